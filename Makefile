@@ -1,0 +1,50 @@
+# Two commands for a newcomer: `make demo` and `make test`. Everything they lack is installed by
+# tools/setup, which says what it does. `make help` lists the rest.
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+GO      ?= go
+LDFLAGS  = -s -w -X main.version=$(VERSION)
+BIN      = bin/verbena
+GOLANGCI = v2.15.0
+
+.PHONY: help build demo test test-fast race bench lint lint-shell cover fuzz smoke-lab setup setup-test openapi clean
+
+help: ## list the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
+
+build: ## build bin/verbena (static, stripped)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN) ./cmd/verbena
+
+demo: setup build ## run the main job on four simulated hypervisors and stay up (ONCE=1 to end after the story)
+	$(BIN) demo $(if $(ONCE),--once)
+
+setup: ## check the tools that building needs
+	@tools/setup build
+
+setup-test: ## install what the tests need (libvirt daemon and tools, xmllint, etcd)
+	@tools/setup test
+
+test: setup-test build ## run all tests with the race detector
+	tools/test
+
+test-fast: ## run all tests without the race detector
+	$(GO) test ./...
+
+fuzz: ## run every fuzz target for a few seconds (FUZZTIME=10s)
+	tools/fuzz $(or $(FUZZTIME),10s)
+
+bench: ## benchmarks with their baselines, in one run
+	tools/bench
+
+lint: ## golangci-lint (all linters, see .golangci.yml), go vet, shell scripts
+	@tools/setup lint $(GOLANGCI)
+	tools/lint
+
+openapi: ## rewrite api/openapi.json from the code
+	$(GO) test ./internal/server -run TestOpenAPI -update
+
+smoke-lab: build ## the main job on one emulated hypervisor with a real kernel (QEMU, no KVM needed)
+	lab/smoke.sh
+
+clean: ## remove build output
+	rm -rf bin
