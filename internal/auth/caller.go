@@ -1,5 +1,7 @@
 package auth
 
+import "time"
+
 // Caller is who sent a request, as the server has proven it. The zero Caller is somebody without
 // credentials.
 type Caller struct {
@@ -8,16 +10,20 @@ type Caller struct {
 	Tenants  map[string]Role // roles by tenant; shared with other requests, never changed
 	// Scopes are the patterns that a token is cut down to; empty = not cut down. They only take away.
 	Scopes     []Permission
-	OnlyTenant string // the one tenant that a token is cut down to; empty = not cut down
-	Host       string // of an agent, from its certificate; an agent has no other rights
-	Token      string // id of the token in use, for the audit; empty with other credentials
+	OnlyTenant string    // the one tenant that a token is cut down to; empty = not cut down
+	Host       string    // of an agent, from its certificate; an agent has no other rights
+	Token      string    // id of the token in use, for the audit; empty with other credentials
+	Expires    time.Time // of the token or certificate in use; zero = never
+	// Session is set when the credentials stand for the person (a login, the bootstrap token): only
+	// those may make tokens that live longer than themselves.
+	Session bool
 }
 
 // Anonymous reports whether the caller showed no credentials.
-func (c *Caller) Anonymous() bool { return c.Name == "" && c.Host == "" }
+func (c Caller) Anonymous() bool { return c.Name == "" && c.Host == "" }
 
 // Who is the caller's name in the audit: user:NAME, token:ID, host:NAME or anonymous.
-func (c *Caller) Who() string {
+func (c Caller) Who() string {
 	switch {
 	case c.Host != "":
 		return "host:" + c.Host
@@ -89,7 +95,7 @@ func (c Caller) Operates() bool {
 }
 
 // platform is the set of the caller's roles over the platform.
-func (c *Caller) platform() holder {
+func (c Caller) platform() holder {
 	var h holder
 	for _, r := range c.Platform {
 		h |= r.onPlatform()
@@ -98,7 +104,7 @@ func (c *Caller) platform() holder {
 }
 
 // somewhere reports whether a role in some tenant is among who.
-func (c *Caller) somewhere(who holder) bool {
+func (c Caller) somewhere(who holder) bool {
 	for _, r := range c.Tenants {
 		if r.inTenant()&who != 0 {
 			return true
@@ -108,7 +114,7 @@ func (c *Caller) somewhere(who holder) bool {
 }
 
 // inScope reports whether the token's scopes leave p.
-func (c *Caller) inScope(p Permission) bool {
+func (c Caller) inScope(p Permission) bool {
 	if len(c.Scopes) == 0 {
 		return true
 	}
