@@ -1,0 +1,4 @@
+package server
+
+// agentRoutes are what agents call.
+func (s *Server) agentRoutes() []route { return nil }
