@@ -16,6 +16,11 @@ import (
 	"github.com/verbena-cloud/verbena/internal/fault"
 )
 
+// Objects is the prefix of the keys whose every state people may hold the revision of (an ETag). Two Updates
+// that change the same one are never committed at one revision. Other keys are ledgers: any number of
+// Updates may change one in a commit, and only the last state gets the revision.
+const Objects = "/o/"
+
 // DB is an ordered map of keys with revisions that only grow.
 type DB interface {
 	// View runs f on one consistent snapshot. It never blocks writers.
@@ -24,7 +29,8 @@ type DB interface {
 	// put nothing). f may run several times (another commit touched what it read): it must have no other
 	// effect than on tx. When Update returns nil the commit is durable. A fault of kind Deadline or
 	// Unavailable after the commit was sent means "unknown": the engine resolves it before it returns
-	// wherever it can.
+	// wherever it can. f runs on the caller's goroutine while no other f does, so it must not block nor
+	// call Update.
 	Update(ctx context.Context, f func(Tx) error) (int64, error)
 	// Watch yields every commit after revision `after` that touches keys with prefix, in order, until
 	// ctx ends. It yields a Gone fault once and ends when `after` was compacted away or the consumer fell
@@ -75,9 +81,11 @@ type Entry struct {
 type Tx interface {
 	// Get returns the entry, or nil.
 	Get(key string) *Entry
-	// Scan yields the entries whose key has prefix and is greater than after, in key order.
+	// Scan yields the entries whose key has prefix and is greater than after, in key order, as they are
+	// when the loop starts: the loop's body may put and delete.
 	Scan(prefix, after string) iter.Seq[*Entry]
-	// Put replaces the key's entry by one made with NewEntry. It is an error of the program to put in a View.
+	// Put replaces the key's entry by one made with NewEntry. Keys start with '/'. It is an error of the
+	// program to put in a View.
 	Put(e *Entry)
 	// Delete removes the key, if it is there.
 	Delete(key string)
