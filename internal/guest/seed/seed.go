@@ -1,0 +1,43 @@
+// Package seed packs a guest's first-boot files into a NoCloud ISO 9660 image with the label "cidata".
+package seed
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"github.com/kdomanski/iso9660"
+
+	"github.com/verbena-cloud/verbena/internal/guest"
+	"github.com/verbena-cloud/verbena/internal/wire"
+)
+
+// label is what cloud-init looks for.
+const label = "cidata"
+
+// ISO returns the image. It may hold secrets of the tenant: store it readable by the hypervisor alone.
+func ISO(s wire.Seed, instance string) (image []byte, err error) {
+	files, err := guest.Files(s, instance)
+	if err != nil {
+		return nil, err
+	}
+	w, err := iso9660.NewWriter()
+	if err != nil {
+		return nil, fmt.Errorf("make seed of %s: %w", s.Hostname, err)
+	}
+	defer func() {
+		if cerr := w.Cleanup(); cerr != nil {
+			err = errors.Join(err, fmt.Errorf("clean up after the seed of %s: %w", s.Hostname, cerr))
+		}
+	}()
+	for _, f := range files {
+		if err := w.AddFile(bytes.NewReader(f.Data), f.Name); err != nil {
+			return nil, fmt.Errorf("add %s to the seed of %s: %w", f.Name, s.Hostname, err)
+		}
+	}
+	var out bytes.Buffer
+	if err := w.WriteTo(&out, label); err != nil {
+		return nil, fmt.Errorf("write seed of %s: %w", s.Hostname, err)
+	}
+	return out.Bytes(), nil
+}
