@@ -58,7 +58,7 @@ func Split(key string) (k api.Kind, tenant, name string, ok bool) {
 	return api.Kind(part[2]), part[3], part[4], true
 }
 
-// Keys of the ledgers.
+// UsageKey is where what a tenant holds is kept.
 func UsageKey(tenant string) string { return "/usage/" + tenant }
 
 // LedgerKey is where what VMs hold of a host is kept.

@@ -107,7 +107,7 @@ func (r Rate) Mbps() uint32 {
 	if r <= 0 {
 		return 0
 	}
-	return uint32(min((int64(r)+int64(Mbps)-1)/int64(Mbps), math.MaxUint32)) //nolint:gosec // bounded on this line
+	return uint32(min((int64(r)+int64(Mbps)-1)/int64(Mbps), math.MaxUint32))
 }
 
 func format(v int64, steps []step) string {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -35,7 +36,7 @@ func domain(t testing.TB, cells, vfsPerCell int, hugepage int64) hyper.Domain {
 	for c := range cells {
 		cell := hyper.Cell{ID: c, HostNode: (c + 1) % 4, VCPUs: 4, Memory: 8 << 30, Hugepage: hugepage, Strict: true}
 		for i := range 4 {
-			cell.CPUs = append(cell.CPUs, fmt.Sprint(16*c+i))
+			cell.CPUs = append(cell.CPUs, strconv.Itoa(16*c+i))
 		}
 		d.Cells = append(d.Cells, cell)
 		for k := range vfsPerCell {

@@ -28,8 +28,8 @@ import (
 const (
 	DefaultURI    = "qemu:///system"
 	DefaultSocket = "/var/run/libvirt/libvirt-sock"
-	retryMin      = 500 * time.Millisecond
-	retryMax      = 15 * time.Second
+	retryFirst    = 500 * time.Millisecond
+	retryLast     = 15 * time.Second
 )
 
 // Config says where the daemon is.
@@ -96,7 +96,7 @@ func (d *Driver) session(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, d.unreachable(err)
 	}
-	stop := context.AfterFunc(ctx, func() { raw.Close() })
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 	l := golibvirt.NewWithDialer(dialers.NewAlreadyConnected(raw))
 	err = l.ConnectToURI(golibvirt.ConnectURI(d.cfg.URI))
 	if !stop() {

@@ -16,14 +16,14 @@ import (
 // anything may have happened meanwhile.
 func (d *Driver) Events(ctx context.Context) iter.Seq[hyper.Event] {
 	return func(yield func(hyper.Event) bool) {
-		wait := retryMin
+		wait := retryFirst
 		for ctx.Err() == nil {
 			on, stop := d.follow(ctx, yield)
 			if stop {
 				return
 			}
 			if on {
-				wait = retryMin
+				wait = retryFirst
 			}
 			timer := time.NewTimer(wait)
 			select {
@@ -32,7 +32,7 @@ func (d *Driver) Events(ctx context.Context) iter.Seq[hyper.Event] {
 				timer.Stop()
 				return
 			}
-			wait = min(2*wait, retryMax)
+			wait = min(2*wait, retryLast)
 		}
 	}
 }

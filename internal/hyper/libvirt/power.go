@@ -37,7 +37,7 @@ func (d *Driver) Power(ctx context.Context, uuid string, want hyper.State, hard 
 		if err != nil {
 			return err
 		}
-		if err := power(l, dom, state(raw), want, hard); err != nil && !(want == hyper.Off && gone(err)) {
+		if err := power(l, dom, state(raw), want, hard); err != nil && (want != hyper.Off || !gone(err)) {
 			return refine(err, what)
 		}
 		return nil
