@@ -9,7 +9,7 @@
 # A change of this file makes a new folder and removes the old ones.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-# shellcheck source=lab/common.sh
+# shellcheck source=common.sh
 . "$here/common.sh"
 
 readonly suite=trixie
@@ -17,7 +17,7 @@ readonly mirror=${VERBENA_LAB_MIRROR:-http://deb.debian.org/debian}
 readonly packages=(
 	systemd-sysv udev kmod dbus initramfs-tools linux-image-amd64
 	iproute2 pciutils rdma-core
-	qemu-system-x86 libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients
+	qemu-system-x86 libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients apparmor
 )
 # A private mount and process namespace: what the install mounts or starts is gone when it ends, however it ends.
 readonly apart=(unshare --mount --pid --fork --kill-child --propagation private)
@@ -84,6 +84,8 @@ install_debian() {
 configure() {
 	local root=$1
 	rm -rf "$root"/var/lib/apt/lists/* "$root/usr/sbin/policy-rc.d"
+	rm -f "$root/usr/bin/qemu-system-i386" # libvirt asks every emulator for all it can do, which takes seconds each
+	find "$root/etc/apparmor.d" -maxdepth 1 -type f ! -name '*libvirt*' -delete # compiled at each boot, for seconds
 	echo hypervisor >"$root/etc/hostname"
 	printf '127.0.0.1 localhost hypervisor\n' >"$root/etc/hosts"
 	printf '/dev/vda / ext4 defaults 0 0\n' >"$root/etc/fstab"
@@ -92,8 +94,8 @@ configure() {
 	cat >"$root/etc/systemd/system/lab.service" <<-'UNIT'
 		[Unit]
 		Description=The lab's program from the second disk
-		After=libvirtd.socket systemd-udev-settle.service
-		Wants=libvirtd.socket systemd-udev-settle.service
+		After=libvirtd.socket
+		Wants=libvirtd.socket
 		SuccessAction=poweroff-force
 		FailureAction=poweroff-force
 		[Service]
@@ -107,7 +109,7 @@ configure() {
 	local unit off=(
 		apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_all.timer e2scrub_reap.service fstrim.timer
 		logrotate.timer getty.target getty-static.service systemd-networkd-wait-online.service
-		systemd-timesyncd.service systemd-logind.service libvirt-guests.service systemd-hwdb-update.service
+		systemd-timesyncd.service libvirt-guests.service systemd-hwdb-update.service
 		systemd-journal-catalog-update.service ldconfig.service
 	)
 	for unit in "${off[@]}"; do
@@ -120,7 +122,8 @@ image() {
 	local folder=$1
 	cp "$folder"/root/boot/vmlinuz-* "$folder/vmlinuz" || return
 	cp "$folder"/root/boot/initrd.img-* "$folder/initrd.img" || return
-	mke2fs -q -t ext4 -O ^has_journal -L hypervisor -d "$folder/root" "$folder/root.img" 3G
+	truncate -s 3G "$folder/root.img" || return
+	mke2fs -q -t ext4 -O ^has_journal -L hypervisor -d "$folder/root" "$folder/root.img"
 }
 
 remove_others() {
@@ -128,7 +131,8 @@ remove_others() {
 	for other in "$cache"/*/; do
 		other=$(basename "$other")
 		if [[ $other =~ ^[0-9a-f]{12}$ && $other != "$key" ]]; then
-			rm -rf --one-file-system "${cache:?}/$other"
+			# A run of another checkout holds the lock while it uses its root.
+			flock --nonblock "$cache/$other/complete" rm -rf --one-file-system "${cache:?}/$other" || true
 		fi
 	done
 }

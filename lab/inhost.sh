@@ -1,0 +1,240 @@
+#!/bin/bash
+# Runs inside the emulated hypervisor, as root, from the read-only disk at /mnt: starts server and agent, does the
+# main job with the CLI, and checks each claim against the kernel: ip link, sysfs, /proc. Nothing but these and
+# bin/verbena is used, so what is checked can't be made true by what checks it.
+set -uo pipefail
+readonly lab=/mnt state=/var/lib/verbena logs=/var/log/verbena
+readonly pf=/sys/bus/pci/devices/0000:81:00.0 # the emulated 82576
+readonly server=https://127.0.0.1:7443
+passed=0 failed=0
+export HOME=/root LC_ALL=C.UTF-8
+
+main() {
+	install -d -m 700 "$state" "$logs"
+	install "$lab/verbena" /usr/local/bin/verbena
+	note "kernel $(uname -r), up"
+	step start_server
+	step join
+	step commission
+	step create first
+	step crash_while_creating second
+	step crash_while_running
+	step delete first
+	step delete second
+}
+
+# step runs one part of the story; what comes after a broken part would only repeat that it is broken.
+step() {
+	((failed == 0)) || return
+	note "$*"
+	"$@"
+}
+
+start_server() {
+	verbena server --data "$state/server" --listen 127.0.0.1:7443 >"$logs/server.log" 2>&1 &
+	eventually 90 "the server answers" "up" server_state
+	verbena login "$server" --bootstrap "$state/server" >"$logs/login.log" 2>&1
+	is "login with the bootstrap token" 0 $?
+}
+
+server_state() { verbena version --server "$server" >/dev/null 2>&1 && echo up; }
+
+join() {
+	verbena apply -f "$lab/manifests/platform.yaml" >"$logs/apply.log" 2>&1
+	is "apply of fabric, flavor, image, host and tenant" 0 $?
+	verbena token create --host hypervisor >"$state/join-token" 2>>"$logs/apply.log"
+	is "a join token for the host" 0 $?
+	start_agent --join-token "$state/join-token"
+	eventually 120 "the host is up" up field host/hypervisor .status.state
+	is "the inventory is of a real kernel" "$(uname -r) false" \
+		"$(field host/hypervisor '"\(.status.inventory.kernel) \(.status.inventory.simulated // false)"')"
+	is "the PF's NUMA node" "$(<"$pf/numa_node")" "$(field host/hypervisor '.status.inventory.pfs[0].numa')"
+}
+
+agent=
+start_agent() {
+	verbena agent --server "$server" --state "$state/agent" "$@" >>"$logs/agent.log" 2>&1 &
+	agent=$!
+}
+
+kill_agent() {
+	kill -KILL "$agent"
+	wait "$agent" 2>/dev/null
+}
+
+commission() {
+	eventually 120 "four VFs are parked" 4 parked
+	is "sriov_numvfs" 4 "$(<"$pf/sriov_numvfs")"
+	local i macs
+	for i in 0 1 2 3; do parked_in_kernel "$i"; done
+	macs=$(for i in 0 1 2 3; do vf_mac "$i"; done | sort -u | wc -l)
+	is "parking addresses that differ" 4 "$macs"
+}
+
+create() {
+	local vm=$1
+	apply "$vm"
+	attached "$vm"
+}
+
+# crash_while_creating kills the agent once it has begun to write the VF and starts it again.
+crash_while_creating() {
+	local vm=$1 before deadline
+	before=$(tagged)
+	apply "$vm"
+	deadline=$((SECONDS + 60))
+	until [[ $(tagged) != "$before" ]] || ((SECONDS > deadline)); do sleep 0.05; done
+	kill_agent
+	is "the agent died with the VF half programmed: VFs with a VLAN" "$((before + 1))" "$(tagged)"
+	is "no domain holds the VF yet" "" "$(holder_of_vm "$vm")"
+	start_agent
+	attached "$vm"
+}
+
+# crash_while_running kills the agent under two running VMs: they and their VFs must not notice.
+crash_while_running() {
+	local before after
+	before=$(holders; vf_lines)
+	kill_agent
+	sleep 1
+	after=$(holders; vf_lines)
+	is "VMs and VFs without an agent" "$before" "$after"
+	start_agent
+	eventually 60 "the host is up again" up field host/hypervisor .status.state
+	sleep 5 # an agent that rewrites what is right would do so now
+	after=$(holders; vf_lines)
+	is "VMs and VFs under a new agent" "$before" "$after"
+}
+
+delete() {
+	local vm=$1 index group qemu free
+	index=$(field "vm/$vm" '.status.vfs[0].index')
+	group=$(iommu_group "$index")
+	qemu=$(holder "$group")
+	free=$(parked)
+	verbena delete "vm/$vm" --tenant research --wait --timeout 3m >>"$logs/apply.log" 2>&1
+	is "delete of $vm" 0 $?
+	is "its QEMU process is gone" "" "$(cat "/proc/$qemu/comm" 2>/dev/null)"
+	is "its VFIO group has no holder" "" "$(holder "$group")"
+	eventually 60 "its VF is back in the pool" $((free + 1)) parked
+	parked_in_kernel "$index"
+}
+
+apply() {
+	verbena apply -f "$lab/manifests/network.yaml" -f "$lab/manifests/$1.yaml" >>"$logs/apply.log" 2>&1
+	is "apply of VM $1" 0 $?
+}
+
+# attached checks that what the API says of a running VM's VF is what kernel and QEMU have.
+attached() {
+	local vm=$1 index group qemu told
+	eventually 180 "VM $vm" Ready field "vm/$vm" .status.phase
+	index=$(field "vm/$vm" '.status.vfs[0].index')
+	told=$(field "vm/$vm" '.status.vfs[0] | "mac \(.mac) vlan \(.vlan) qos \(.qos) spoofchk \(if .spoofCheck then "on" else "off" end) trust off"')
+	is "VF $index as the API tells it, in the kernel" "$told" "$(vf_attributes "$index")"
+	is "its priority is the fabric's" 3 "$(field "vm/$vm" '.status.vfs[0].qos')"
+	is "its VLAN is of the fabric's pool" yes "$(field "vm/$vm" 'if .status.vfs[0].vlan >= 100 and .status.vfs[0].vlan <= 199 then "yes" else .status.vfs[0].vlan end')"
+	group=$(iommu_group "$index")
+	qemu=$(holder "$group")
+	is "one QEMU holds /dev/vfio/$group" qemu-system-x86 "$(cat "/proc/$qemu/comm" 2>/dev/null)"
+	is "that QEMU has the VF and no other" "$(pci_address "$index")" "$(vfs_of_qemu "$qemu")"
+	is "its memory is bound to the VF's NUMA node" "bind:$(<"$pf/numa_node")" "$(memory_policy "$qemu")"
+}
+
+# field KIND/NAME JQ prints a field of an object as the API tells it.
+field() { verbena get "$1" --tenant research -o json --jq "$2" 2>>"$logs/cli.log"; }
+
+parked() { field host/hypervisor '[.status.inventory.pfs[0].vfs[]? | select(.state == "parked")] | length'; }
+
+parked_in_kernel() {
+	local vf=$pf/virtfn$1 group
+	group=$(iommu_group "$1")
+	is "VF $1: driver, override" "vfio-pci vfio-pci" "$(link "$vf/driver") $(<"$vf/driver_override")"
+	is "VF $1: /dev/vfio/$group" "character special file" "$(stat -c %F "/dev/vfio/$group" 2>&1)"
+	is "VF $1: parked" "mac unicast vlan 0 qos 0 spoofchk on trust off" "$(vf_attributes "$1" | sed -E 's/mac .[26ae]:[0-9a-f:]+/mac unicast/')"
+	is "VF $1: rates" "" "$(vf_line "$1" | grep -o 'tx_rate')"
+}
+
+iommu_group() { link "$pf/virtfn$1/iommu_group"; }
+pci_address() { link "$pf/virtfn$1"; }
+link() { basename "$(readlink "$1")"; }
+
+vf_lines() { ip link show dev "$(ls "$pf/net")" | grep -E '^ +vf '; }
+vf_line() { vf_lines | grep -E "^ +vf $1 "; }
+vf_mac() { vf_line "$1" | grep -oE -m 1 '([0-9a-f]{2}:){5}[0-9a-f]{2}' | head -n 1; }
+tagged() { vf_lines | grep -c 'vlan '; }
+
+# vf_attributes prints a VF's attributes in one form; ip leaves out what is 0.
+vf_attributes() {
+	local line
+	line=$(vf_line "$1")
+	printf 'mac %s vlan %s qos %s spoofchk %s trust %s\n' "$(vf_mac "$1")" \
+		"$(word 'vlan ([0-9]+)' "$line" 0)" "$(word 'qos ([0-9]+)' "$line" 0)" \
+		"$(word 'spoof checking (on|off)' "$line" unknown)" "$(word 'trust (on|off)' "$line" unknown)"
+}
+
+word() { if [[ $2 =~ $1 ]]; then echo "${BASH_REMATCH[1]}"; else echo "$3"; fi; }
+
+# holders prints "GROUP PID" for each process that has a VFIO group open.
+holders() {
+	local fd target
+	for fd in /proc/[0-9]*/fd/*; do
+		target=$(readlink "$fd") || continue
+		if [[ $target =~ ^/dev/vfio/([0-9]+)$ ]]; then
+			echo "${BASH_REMATCH[1]} $(cut -d/ -f3 <<<"$fd")"
+		fi
+	done | sort -u
+}
+
+holder() { holders | awk -v group="$1" '$1 == group {print $2}'; }
+
+holder_of_vm() { grep -lsz "guest=research.$1," /proc/[0-9]*/cmdline | cut -d/ -f3; }
+
+vfs_of_qemu() { tr '\0' '\n' <"/proc/$1/cmdline" | grep -oE '"?host"?[:=]"?[0-9a-f:.]{12}' | grep -oE '[0-9a-f:.]{12}$'; }
+
+memory_policy() { grep -oE 'bind:[0-9,-]+' "/proc/$1/numa_maps" | sort | uniq -c | sort -rn | awk 'NR == 1 {print $2}'; }
+
+# eventually SECONDS TEXT EXPECTED COMMAND… waits until COMMAND prints EXPECTED.
+eventually() {
+	local limit=$1 text=$2 expected=$3 began=$SECONDS seen
+	shift 3
+	while seen=$("$@") || true; do
+		if [[ $seen == "$expected" ]] || ((SECONDS - began >= limit)); then break; fi
+		sleep 0.5
+	done
+	is "$text" "$expected" "$seen" "after $((SECONDS - began)) s"
+}
+
+# is TEXT EXPECTED SEEN [MORE] is one check.
+is() {
+	if [[ $3 == "$2" ]]; then
+		((passed++))
+		say "ok: $1: $(tr '\n' ';' <<<"$3" | sed 's/;$//') ${4:-}"
+	else
+		((failed++))
+		say "FAIL: $1: seen: '$3' expected: '$2' ${4:-}"
+	fi
+}
+
+note() { say "-- $*"; }
+say() { printf '%5.0f s  %s\n' "$(cut -d' ' -f1 /proc/uptime)" "$*" >&3; }
+
+# report opens the ports out of the host; udev makes their names a little after boot.
+report() {
+	until [[ -e /dev/virtio-ports/lab.report && -e /dev/virtio-ports/lab.logs ]]; do sleep 0.1; done
+	exec 3>/dev/virtio-ports/lab.report
+}
+
+save_logs() {
+	dmesg >"$logs/dmesg.log"
+	journalctl -b --no-pager >"$logs/journal.log"
+	ip -d link show >"$logs/link.log"
+	cp -r /var/log/libvirt/qemu "$logs/" 2>/dev/null
+	cp -r /etc/libvirt/qemu "$logs/domains" 2>/dev/null
+	tar -cf /dev/virtio-ports/lab.logs -C "$logs" .
+}
+
+report
+main
+if ((failed)); then save_logs; fi
+printf 'lab: %d passed, %d failed\n' "$passed" "$failed" >&3
