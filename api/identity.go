@@ -48,6 +48,12 @@ type LoginRequest struct {
 	TTL      string `json:"ttl,omitempty" doc:"Default 12h"`
 }
 
+// PasswordChange replaces the caller's own password. All other sessions of the user end.
+type PasswordChange struct {
+	Old string `json:"old" writeOnly:"true"`
+	New string `json:"new" writeOnly:"true" minLength:"12" maxLength:"256"`
+}
+
 // WhoAmI is the caller's own identity.
 type WhoAmI struct {
 	Name    string            `json:"name"`

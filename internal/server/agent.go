@@ -1,4 +1,264 @@
 package server
 
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/verbena-cloud/verbena/api"
+	"github.com/verbena-cloud/verbena/internal/auth"
+	"github.com/verbena-cloud/verbena/internal/fault"
+	"github.com/verbena-cloud/verbena/internal/host"
+	"github.com/verbena-cloud/verbena/internal/object"
+	"github.com/verbena-cloud/verbena/internal/sched"
+	"github.com/verbena-cloud/verbena/internal/store"
+	"github.com/verbena-cloud/verbena/internal/wire"
+)
+
+// agentKeepAlive is how often a quiet stream to an agent carries a comment, and how late the stream of a
+// revoked certificate ends.
+const agentKeepAlive = 10 * time.Second
+
+// Bounds of a status post, besides the size of its body. A host has at most some hundred VMs.
+const (
+	maxStatusVMs    = 4096
+	maxStatusEvents = 64
+	maxReason       = 63
+)
+
+// statusIn takes the report as bytes: the messages of agents are package wire's, not part of the API's
+// description, and a field that an agent of a newer version sends is none of our business.
+type statusIn struct {
+	RawBody []byte `contentType:"application/json"`
+}
+
+type ackOut struct {
+	Body wire.Ack
+}
+
 // agentRoutes are what agents call.
-func (s *Server) agentRoutes() []route { return nil }
+func (s *Server) agentRoutes() []route {
+	const tag = "Agent"
+	return []route{
+		handle(route{id: "agent-desired", method: http.MethodGet, path: wire.PathDesired, perm: auth.AgentDesired, tag: tag,
+			summary:  "Stream what the agent's host should be, completely and again after each change",
+			describe: plainAnswer("text/event-stream")}, s.desired),
+		handle(route{id: "agent-status", method: http.MethodPost, path: wire.PathStatus, perm: auth.AgentStatus, tag: tag,
+			summary: "Tell what the agent saw and did on its host"}, s.agentStatus),
+		handle(route{id: "agent-beat", method: http.MethodPost, path: wire.PathBeat, perm: auth.AgentBeat, tag: tag,
+			summary: "Show that the agent lives; nothing is stored"}, s.beat),
+	}
+}
+
+func (s *Server) beat(ctx context.Context, _ *struct{}) (*struct{}, error) {
+	s.ident.live.beat(callFrom(ctx).Host, false, s.now())
+	return nil, nil //nolint:nilnil // huma's form of an empty answer
+}
+
+// agentStatus takes an agent's report. Everything in it is checked against what its host holds: an agent
+// that was taken over can lie about its own host and about no other. A VM that is not the host's is
+// ignored and named in the answer, the rest is taken; what changes nothing is not written.
+func (s *Server) agentStatus(ctx context.Context, in *statusIn) (*ackOut, error) {
+	c := callFrom(ctx)
+	st := &wire.Status{}
+	c.object = api.Ref{Kind: api.KindHost, Name: c.Host}
+	if err := json.Unmarshal(in.RawBody, st); err != nil {
+		return nil, withStatus{fault.New(fault.Invalid, "the report can't be read as one"), http.StatusBadRequest, nil}
+	}
+	if err := checkStatus(c.Host, st); err != nil {
+		s.auditRefusal(c, c.action(), err)
+		return nil, err
+	}
+	s.ident.live.beat(c.Host, false, s.now())
+	var ack wire.Ack
+	_, err := s.db.Update(ctx, func(tx store.Tx) error {
+		ack = wire.Ack{}
+		return s.takeStatus(tx, c, st, &ack)
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(ack.Ignored) > 0 {
+		s.auditRefusal(c, c.action(), fault.New(fault.Forbidden, "%d reports about VMs or objects that host %s does not hold, the first: %s",
+			len(ack.Ignored), c.Host, ack.Ignored[0]))
+	}
+	s.ident.live.beat(c.Host, st.Inventory != nil, s.now())
+	return &ackOut{Body: ack}, nil
+}
+
+func checkStatus(name string, st *wire.Status) error {
+	switch {
+	case st.Host != name:
+		return fault.New(fault.Forbidden, "host %s may not report for host %s", name, clip(st.Host))
+	case len(st.VMs) > maxStatusVMs:
+		return fault.New(fault.TooLarge, "a report has at most %d VMs", maxStatusVMs)
+	case len(st.Events) > maxStatusEvents:
+		return fault.New(fault.TooLarge, "a report has at most %d events", maxStatusEvents)
+	default:
+		return nil
+	}
+}
+
+func (s *Server) takeStatus(tx store.Tx, c *call, st *wire.Status, ack *wire.Ack) error {
+	by := s.who(c)
+	if st.Inventory != nil {
+		if _, err := host.Observed(tx, c.Host, st.Inventory, by.Now); err != nil {
+			return err
+		}
+	}
+	for i := range st.VMs {
+		if err := s.takeVM(tx, c.Host, st.VMs[i], by); err != nil {
+			if !refusedOnly(err) {
+				return fmt.Errorf("take the report about VM %s: %w", clip(st.VMs[i].UID), err)
+			}
+			ack.Ignored = append(ack.Ignored, clean(clip(st.VMs[i].UID))+": "+clean(fault.Text(err)))
+		}
+	}
+	for _, e := range st.Events {
+		if !holds(tx, c.Host, e.Object) || len(e.Reason) > maxReason {
+			ack.Ignored = append(ack.Ignored, "event about "+clean(clip(string(e.Object.Kind)+" "+e.Object.Tenant+"/"+e.Object.Name)))
+			continue
+		}
+		if err := s.agentEvent(tx, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// refusedOnly reports whether a rule said no before it changed anything: that concerns one VM only.
+func refusedOnly(err error) bool {
+	switch fault.KindOf(err) {
+	case fault.NotFound, fault.Conflict, fault.Forbidden, fault.Invalid, fault.Unready, fault.Precondition:
+		return true
+	default:
+		return false
+	}
+}
+
+// held returns the VM of that identity which holds something of the host.
+func held(tx store.Tx, name, uid string) (*api.VM, error) {
+	none := fault.New(fault.NotFound, "host %s holds no VM with uid %s", name, clip(uid))
+	if !plausible(uid) {
+		return nil, none
+	}
+	e := tx.Get(object.ClaimKey(name, uid))
+	if e == nil {
+		return nil, none
+	}
+	claim, err := store.Peek[sched.Claim](e)
+	if err != nil {
+		return nil, err
+	}
+	v, err := object.Peek[api.VM](tx, api.KindVM, claim.Tenant, claim.Name)
+	if err != nil {
+		return nil, err
+	}
+	if v.UID != uid || v.Status.Host != name {
+		return nil, none
+	}
+	return v, nil
+}
+
+// holds reports whether the object is the host itself or a VM placed on it: what an agent may tell of.
+func holds(tx store.Tx, name string, about api.Ref) bool {
+	switch about.Kind {
+	case api.KindHost:
+		return about.Name == name && about.Tenant == ""
+	case api.KindVM:
+		if !plausible(about.Tenant) || !plausible(about.Name) {
+			return false
+		}
+		v, err := object.Peek[api.VM](tx, api.KindVM, about.Tenant, about.Name)
+		return err == nil && v.Status.Host == name && (about.UID == "" || about.UID == v.UID)
+	default:
+		return false
+	}
+}
+
+func (s *Server) desired(context.Context, *struct{}) (*answer, error) {
+	return &answer{func(hc huma.Context) {
+		r, w := humago.Unwrap(hc)
+		s.followHost(r, w)
+	}}, nil
+}
+
+// followHost streams the desired state of the caller's host until it goes, another stream of the same
+// host takes over, its certificate is no longer good, or the server stops.
+func (s *Server) followHost(r *http.Request, w http.ResponseWriter) {
+	c := callFrom(r.Context())
+	c.stream = true
+	name := c.Host
+	f := s.ident.feed.join(name)
+	defer s.ident.feed.leave(name, f)
+	s.ident.live.connect(name, s.now())
+	out := newStream(w)
+	tick := time.NewTicker(agentKeepAlive)
+	defer tick.Stop()
+	var sent [sha256.Size]byte
+	for {
+		if err := s.sendDesired(r.Context(), out, name, &sent); err != nil {
+			return
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-s.stop:
+			return
+		case <-f.quit:
+			return
+		case <-f.wake:
+		case <-tick.C:
+			if caller, err := s.identify(r); err != nil || caller.Host != name {
+				return
+			}
+			out.comment("alive")
+			if out.flush() != nil {
+				return
+			}
+		}
+	}
+}
+
+// sendDesired sends the host's desired state if it differs from what was sent last.
+func (s *Server) sendDesired(ctx context.Context, out *stream, name string, sent *[sha256.Size]byte) error {
+	var d *wire.Desired
+	err := s.db.View(ctx, func(tx store.Tx) (err error) {
+		if d, err = host.Desired(tx, name); err == nil {
+			d.Revision = tx.Rev()
+		}
+		return err
+	})
+	if err != nil {
+		if ctx.Err() == nil && !fault.Is(err, fault.NotFound) { // a deleted host's stream just ends
+			s.log.ErrorContext(ctx, "the desired state of a host can't be made", "host", name, "err", err)
+		}
+		return err
+	}
+	rev := d.Revision
+	d.Revision = 0 // the store's revision moves all the time; what counts is whether the rest has changed
+	data, err := json.Marshal(d)
+	if err != nil {
+		return fmt.Errorf("encode the desired state of %s: %w", name, err)
+	}
+	sum := sha256.Sum256(data)
+	if sum == *sent {
+		return nil
+	}
+	d.Revision = rev
+	if data, err = json.Marshal(d); err != nil {
+		return fmt.Errorf("encode the desired state of %s: %w", name, err)
+	}
+	out.event("desired", rev, data)
+	if err := out.flush(); err != nil {
+		return err
+	}
+	*sent = sum
+	return nil
+}

@@ -18,6 +18,8 @@ type metrics struct {
 	requests *prometheus.HistogramVec
 	watchers prometheus.Gauge
 	dropped  prometheus.Counter
+	// auditLost counts records of refused requests that the audit could not keep.
+	auditLost prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -34,8 +36,11 @@ func newMetrics() *metrics {
 		dropped: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "verbena_watchers_dropped_total", Help: "Watch streams cut off because the client read too slowly.",
 		}),
+		auditLost: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "verbena_audit_lost_total", Help: "Audit records of refused requests that were not kept, because there were too many at once.",
+		}),
 	}
-	m.registry.MustRegister(m.requests, m.watchers, m.dropped,
+	m.registry.MustRegister(m.requests, m.watchers, m.dropped, m.auditLost,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{})
 	return m

@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -25,6 +26,7 @@ import (
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/verbena-cloud/verbena/internal/auth"
+	"github.com/verbena-cloud/verbena/internal/pki"
 	"github.com/verbena-cloud/verbena/internal/store"
 )
 
@@ -43,9 +45,17 @@ const (
 
 // Config is what an operator sets.
 type Config struct {
-	Listen  string      // host:port; port 0 takes a free one
-	TLS     *tls.Config // nil serves plain HTTP: tests only
-	Version string      // of the program
+	Listen  string // host:port; port 0 takes a free one
+	Version string // of the program
+
+	// Data is the directory with the CA and, until it is first used, the bootstrap token.
+	Data string
+	// KeyFile, if set, keeps the CA in the store instead, its key sealed by this file: for an external
+	// store that several servers share.
+	KeyFile string
+	Names   []string    // further host names and addresses that the server is reached by
+	CA      *pki.CA     // replaces Data and KeyFile
+	TLS     *tls.Config // replaces the certificate made by the CA. Without any of them: plain HTTP, tests only
 }
 
 // Deps is what the server works with. Store and Log are needed; the rest has defaults.
@@ -54,6 +64,8 @@ type Deps struct {
 	Log   *slog.Logger
 	Now   func() time.Time // default time.Now
 	UID   func() string    // identities of new objects; default 128 random bits in hex
+	// Notice gets the bootstrap token, once, at the first start; usually stderr. nil = nobody is told.
+	Notice io.Writer
 }
 
 // Server serves the API.
@@ -69,9 +81,12 @@ type Server struct {
 
 	// identify proves who sent a request. It is a field so that the test of routes and roles can be anybody.
 	identify func(*http.Request) (auth.Caller, error)
+	ident    *identity
 	metrics  *metrics
 	serial   atomic.Uint64 // request ids count up from a random start
 	epoch    uint64
+	docs     docs
+	pageKey  []byte // signs continue tokens
 
 	table []route // every route, in the order of registration
 	tasks []task  // what runs beside the listener until the server stops
@@ -101,7 +116,7 @@ func New(ctx context.Context, cfg Config, deps Deps) (*Server, error) {
 	}
 	s.http = &http.Server{
 		Handler:           s,
-		TLSConfig:         cfg.TLS,
+		TLSConfig:         s.cfg.TLS,
 		ReadHeaderTimeout: headerTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
@@ -128,14 +143,25 @@ func assemble(ctx context.Context, cfg Config, deps Deps) (*Server, error) {
 		cfg: cfg, db: deps.Store, log: deps.Log, now: deps.Now, uid: deps.UID,
 		mux: http.NewServeMux(), base: context.WithoutCancel(ctx), stop: make(chan struct{}),
 	}
+	var err error
+	if s.pageKey, err = loadPageKey(ctx, s.db); err != nil {
+		return nil, err
+	}
 	s.identify = s.identifyRequest
 	s.epoch = rand64() >> 33
 	s.metrics = newMetrics()
+	if err := s.openIdentity(ctx, deps.Notice); err != nil {
+		return nil, err
+	}
 	s.api = humago.New(s.mux, openAPIConfig(cfg.Version))
 	if err := s.register(s.routes()); err != nil {
 		return nil, err
 	}
+	if s.docs, err = s.renderDocs(); err != nil {
+		return nil, err
+	}
 	s.mux.HandleFunc("/", s.unrouted)
+	s.tasks = append(s.tasks, task{"prune", s.pruneTask})
 	return s, nil
 }
 

@@ -183,3 +183,9 @@ type Grant struct {
 	CA          string    `json:"ca"`
 	Expires     time.Time `json:"expires"`
 }
+
+// Ack answers a status post. Ignored names what the server did not take, since it is not the host's;
+// the agent logs it and goes on.
+type Ack struct {
+	Ignored []string `json:"ignored,omitempty"`
+}
