@@ -16,6 +16,7 @@ import (
 	"github.com/verbena-cloud/verbena/internal/fault"
 	"github.com/verbena-cloud/verbena/internal/object"
 	"github.com/verbena-cloud/verbena/internal/roce"
+	"github.com/verbena-cloud/verbena/internal/sched"
 	"github.com/verbena-cloud/verbena/internal/store"
 	"github.com/verbena-cloud/verbena/internal/units"
 )
@@ -223,6 +224,20 @@ func Fill(tx store.Tx, o *api.Fabric) error {
 	for range tx.Scan(object.VLANPrefix(o.Name), "") {
 		free--
 	}
-	o.Status.VLANsFree = free
+	o.Status.VLANsFree, o.Status.VFs, o.Status.VFsFree = free, 0, 0
+	for e := range tx.Scan(object.LedgerPrefix(), "") {
+		h, err := store.Peek[sched.Host](e)
+		if err != nil {
+			return err
+		}
+		for i := range h.PFs {
+			if p := &h.PFs[i]; p.Fabric == o.Name {
+				o.Status.VFs += p.VFs
+				if p.Ready {
+					o.Status.VFsFree += p.Free()
+				}
+			}
+		}
+	}
 	return nil
 }

@@ -9,4 +9,5 @@ type Who struct {
 	Name     string    // as in the audit record, e.g. user:ann
 	Now      time.Time // the moment of the request
 	UID      string    // identity for an object that the request creates
+	Plan     bool      // a dry run: the answer should tell everything, also of the hosts that were not taken
 }

@@ -1,0 +1,238 @@
+package sched
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/verbena-cloud/verbena/api"
+	"github.com/verbena-cloud/verbena/internal/units"
+)
+
+// words puts a verdict into words, with the numbers and the nearest change.
+func (d *Decision) words(v verdict) api.HostVerdict {
+	out := api.HostVerdict{Host: v.host.Name, Fits: v.rule == fits, Rule: v.rule.String(), Need: v.need, Have: v.have}
+	switch v.rule {
+	case fits:
+		out.Need, out.Have = 0, 0
+		out.Score = math.Round(v.score*100) / 100
+		out.Text = d.room(v)
+	case cordoned:
+		out.Text, out.Nearest = "takes no new VMs: it is cordoned", "uncordon it"
+	case unknown:
+		out.Text, out.Nearest = "does not answer: its agent's stream is lost", "bring its agent back"
+		if len(v.host.Cells) == 0 {
+			out.Text, out.Nearest = "has no inventory yet: its agent never reported", "let its agent join"
+		}
+	case pinned:
+		out.Text, out.Nearest = "the VM is pinned to host "+d.req.Host, "take the pin away"
+	case labels:
+		out.Text, out.Nearest = d.lacking(v.host)
+	case fabricRule, vfReady, vfFree, haRule:
+		out.Text, out.Nearest = d.vfs(v)
+	case numaVCPUs, numaMemory, numaHugepages:
+		out.Text, out.Nearest = d.cells(v)
+	case numaVF:
+		out.Text, out.Nearest = d.local(v)
+	case bandwidth:
+		out.Text, out.Nearest = d.rates(v)
+	}
+	return out
+}
+
+// room tells what a host that fits has free.
+func (d *Decision) room(v verdict) string {
+	vcpus, vfs := 0, 0
+	class := PageClass(d.req.Page)
+	var memory int64
+	for i := range v.host.Cells {
+		vcpus += v.host.Cells[i].freeVCPUs()
+		memory += v.host.Cells[i].freeMemory(class)
+	}
+	for i := range v.host.PFs {
+		vfs += v.host.PFs[i].Free()
+	}
+	text := fmt.Sprintf("fits: %d vCPUs, %s and %d VFs are free", vcpus, size(memory), vfs)
+	if len(d.req.VFs) > 0 && !v.met {
+		text += "; not every VF is on the NUMA node of its cell"
+	}
+	return text
+}
+
+func (d *Decision) lacking(h *Host) (text, nearest string) {
+	for _, k := range slices.Sorted(maps.Keys(d.req.Labels)) {
+		if want := d.req.Labels[k]; h.Labels[k] != want {
+			return fmt.Sprintf("lacks the label %s=%s", k, want), fmt.Sprintf("label it %s=%s", k, want)
+		}
+	}
+	return "", ""
+}
+
+func (d *Decision) vfs(v verdict) (text, nearest string) {
+	switch v.rule {
+	case fabricRule:
+		return fmt.Sprintf("has no PF on fabric %s", v.fabric), fmt.Sprintf("commission a PF for fabric %s on it", v.fabric)
+	case vfReady:
+		why := d.unready(v)
+		return fmt.Sprintf("needs %d VFs of fabric %s, only %d are ready%s", v.need, v.fabric, v.have, why),
+			fmt.Sprintf("make %d more VFs of fabric %s ready", v.need-v.have, v.fabric)
+	case vfFree:
+		held, other := 0, 0
+		for i := range v.host.PFs {
+			if p := &v.host.PFs[i]; p.Fabric == v.fabric {
+				held += p.Claimed.Count()
+				known := p.Parked.with(&p.Claimed)
+				other += max(0, p.VFs-known.Count())
+			}
+		}
+		text = fmt.Sprintf("needs %d VFs of fabric %s, %d are free (%d are held by VMs, %d are not parked)", v.need, v.fabric, v.have, held, other)
+		return text, fmt.Sprintf("free %d more VFs of fabric %s", v.need-v.have, v.fabric)
+	default:
+		return d.ha(v)
+	}
+}
+
+func (d *Decision) ha(v verdict) (text, nearest string) {
+	if d.req.Lag {
+		return fmt.Sprintf("ha vf-lag needs %d VFs of PFs in switchdev mode and a bond, room is for %d", v.need, v.have), "bond its PFs in switchdev mode, or use a flavor with ha single"
+	}
+	return fmt.Sprintf("ha dual-vf needs %d VFs in pairs of two ports of one card, room is for %d", v.need, v.have), "free a VF on both ports of a card, or use a flavor with ha single"
+}
+
+// unready tells why the first PF of the fabric that can't serve the request can't.
+func (d *Decision) unready(v verdict) string {
+	qos := slices.ContainsFunc(d.req.VFs, func(f VF) bool { return f.QoS && f.Fabric == v.fabric })
+	for i := range v.host.PFs {
+		p := &v.host.PFs[i]
+		if p.Fabric != v.fabric {
+			continue
+		}
+		if ok, why := p.usable(d.req, qos); !ok {
+			return fmt.Sprintf(" (PF %s: %s)", p.Key, why)
+		}
+	}
+	return ""
+}
+
+func (d *Decision) cells(v verdict) (text, nearest string) {
+	what, need, have, more := "vCPUs", fmt.Sprint(v.need), fmt.Sprint(v.have), fmt.Sprint(v.need-v.have)
+	if v.rule != numaVCPUs {
+		what, need, have, more = "memory", size(v.need), size(v.have), size(v.need-v.have)
+		if v.rule == numaHugepages {
+			what = d.req.Page.String() + " pages"
+		}
+	}
+	if d.req.Cells > len(v.host.Cells) {
+		return fmt.Sprintf("has %d NUMA nodes, the VM's %d cells need one each", len(v.host.Cells), d.req.Cells), "use a flavor with fewer cells"
+	}
+	also := ""
+	if v.rule != numaVCPUs {
+		also = " beside the vCPUs"
+	}
+	if v.node < 0 {
+		return fmt.Sprintf("needs %s of %s on one node%s, no other node has the vCPUs", need, what, also), fmt.Sprintf("free %d vCPUs on another node", d.req.VCPUs)
+	}
+	text = fmt.Sprintf("needs %s %s on one NUMA node%s, node %d has %s free", need, what, also, v.node, have)
+	if d.req.Cells > 1 {
+		text = fmt.Sprintf("needs %s %s on each of %d NUMA nodes%s, node %d has %s free", need, what, d.req.Cells, also, v.node, have)
+	}
+	return text, fmt.Sprintf("free %s %s on node %d", more, what, v.node)
+}
+
+// local tells where the free VFs are when they are not where vCPUs and memory are.
+func (d *Decision) local(v verdict) (text, nearest string) {
+	var where []string
+	for i := range v.host.PFs {
+		p := &v.host.PFs[i]
+		if p.Fabric != v.fabric || p.Free() == 0 {
+			continue
+		}
+		at := fmt.Sprintf("node %d", p.Cell)
+		if p.Cell < 0 {
+			at = "an unknown node (-1)"
+		}
+		if text := fmt.Sprintf("%s has %d on %s", p.Key, p.Free(), at); len(where) < 4 {
+			where = append(where, text)
+		}
+	}
+	text = fmt.Sprintf("needs %d VFs of fabric %s on the NUMA node of the cell, node %d, which has vCPUs and memory, has %d free", v.need, v.fabric, v.node, v.have)
+	if v.have >= v.need {
+		text = fmt.Sprintf("needs %d VFs of fabric %s on the NUMA node of each cell, in the combination of ports and fabrics that the flavor asks for; no node that has vCPUs and memory has that", v.need, v.fabric)
+	}
+	if len(where) > 0 {
+		text += " (PF " + strings.Join(where, ", ") + ")"
+	}
+	return text, fmt.Sprintf("free vCPUs and memory on a node with free VFs, or %d VFs on node %d, or use a flavor with numa preferred", max(1, v.need-v.have), v.node)
+}
+
+func (d *Decision) rates(v verdict) (text, nearest string) {
+	text = fmt.Sprintf("needs %s guaranteed for %d VFs of fabric %s, its free VFs can get %s", units.Rate(v.need), len(d.req.VFs), v.fabric, units.Rate(v.have))
+	for i := range v.host.PFs {
+		if p := &v.host.PFs[i]; p.Fabric == v.fabric && p.Speed == 0 {
+			text += fmt.Sprintf(" (the link speed of PF %s is unknown or its link is down)", p.Key)
+			break
+		}
+	}
+	return text, "free guaranteed bandwidth, or use a flavor with a lower minRate"
+}
+
+// size prints bytes to one decimal, which is enough to compare.
+func size(n int64) string {
+	switch g := float64(n) / float64(units.GiB); {
+	case n%int64(units.GiB) == 0:
+		return fmt.Sprintf("%dGiB", n/int64(units.GiB))
+	case g >= 1:
+		return fmt.Sprintf("%.1fGiB", g)
+	default:
+		return fmt.Sprintf("%.0fMiB", float64(n)/float64(units.MiB))
+	}
+}
+
+// nearest picks the host that failed last in the order of rules, and there the one that lacks least.
+func (d *Decision) nearest() string {
+	best := -1
+	for i, v := range d.verdicts {
+		if best < 0 || closer(v, d.verdicts[best]) {
+			best = i
+		}
+	}
+	if best < 0 {
+		return "no host has joined yet: create a Host and let its agent join"
+	}
+	w := d.words(d.verdicts[best])
+	return "host " + w.Host + ": " + w.Nearest
+}
+
+func closer(a, b verdict) bool {
+	if a.rule != b.rule {
+		return a.rule > b.rule
+	}
+	x, y := ratio(a.need-a.have, a.need), ratio(b.need-b.have, b.need)
+	if x < y || x > y {
+		return x < y
+	}
+	return a.host.Name < b.host.Name
+}
+
+// summary counts the rules that said no.
+func (d *Decision) summary() string {
+	if d.best >= 0 {
+		return "fits on host " + d.verdicts[d.best].host.Name
+	}
+	var count [bandwidth + 1]int
+	for _, v := range d.verdicts {
+		count[v.rule]++
+	}
+	var parts []string
+	for r := bandwidth; r > fits; r-- {
+		if count[r] > 0 {
+			parts = append(parts, fmt.Sprintf("%d by %s", count[r], r))
+		}
+	}
+	if len(parts) == 0 {
+		return "no host fits: there is none"
+	}
+	return fmt.Sprintf("no host fits: of %d, %s", len(d.verdicts), strings.Join(parts, ", "))
+}
