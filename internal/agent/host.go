@@ -57,23 +57,28 @@ func (a *Agent) reconcileHost(ctx context.Context) (time.Duration, error) {
 	return a.cfg.Full, nil
 }
 
-// look reads everything. The scan of all processes for open vfio groups is done at the slow period only;
-// who is about to touch a VF does its own.
+// look reads everything. The scan of all processes for open vfio groups is done at the slow period, and
+// while domains move or somebody else has a VF; who is about to touch a VF does its own.
 func (a *Agent) look(ctx context.Context) (*snapshot, error) {
 	a.mu.Lock()
 	last := a.snap
 	a.mu.Unlock()
 	prob := &problems{}
 	snap := &snapshot{at: a.d.Now()}
+	moved := a.hv.takeMoved()
 	full := last == nil || snap.at.Sub(last.full) >= a.cfg.Full
 	if full {
 		snap.full = snap.at
+	} else {
+		snap.full = last.full
+	}
+	if full || moved || a.strangers(last) {
 		var err error
 		if snap.openers, err = a.d.Holders(ctx); err != nil {
 			return nil, err
 		}
 	} else {
-		snap.full, snap.openers = last.full, last.openers
+		snap.openers = last.openers
 	}
 	dom, err := a.domains(ctx, full)
 	if err != nil {
@@ -89,6 +94,18 @@ func (a *Agent) look(ctx context.Context) (*snapshot, error) {
 	snap.iommu = err == nil && len(groups) > 0
 	snap.problems = prob.lines()
 	return snap, nil
+}
+
+// strangers reports whether in the last reading a process had a VF that no VM holds: it may have let go.
+func (a *Agent) strangers(last *snapshot) bool {
+	for i := range last.functions {
+		for _, v := range last.functions[i].VFs {
+			if len(v.Openers) > 0 && a.j.claim(v.Key) == nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (a *Agent) lookPCI(ctx context.Context, snap *snapshot, fresh bool, prob *problems) error {

@@ -15,6 +15,7 @@ type hypervisor struct {
 	mu    sync.Mutex
 	list  *domains
 	stale bool
+	moved bool // a domain came, went or changed its power since the vfio groups were last looked at
 }
 
 // domains is one answer of the hypervisor.
@@ -28,7 +29,16 @@ type domains struct {
 func (h *hypervisor) changed() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.stale = true
+	h.stale, h.moved = true, true
+}
+
+// takeMoved reports whether domains have moved since it was last asked.
+func (h *hypervisor) takeMoved() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	was := h.moved
+	h.moved = false
+	return was
 }
 
 // domains returns the hypervisor's domains; fresh asks again whatever is remembered.

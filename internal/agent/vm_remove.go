@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -180,9 +179,7 @@ func (a *Agent) scrub(ctx context.Context, p *progress, h hold) error {
 	case ctx.Err() != nil || fault.Is(err, fault.Deadline):
 		return err
 	}
-	p.m.failures[h.Key]++
-	broken := errors.As(err, new(resetFailed))
-	if !broken && p.m.failures[h.Key] < attempts {
+	if p.m.failures[h.Key]++; p.m.failures[h.Key] < attempts {
 		return fmt.Errorf("scrub %s: %w", h.Key, err)
 	}
 	return a.condemn(h.Key, text(err), true)
