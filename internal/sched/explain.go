@@ -141,30 +141,52 @@ func (d *Decision) cells(v verdict) (text, nearest string) {
 	return text, fmt.Sprintf("free %s %s on node %d", more, what, v.node)
 }
 
-// local tells where the free VFs are when they are not where vCPUs and memory are.
+// local tells where the free VFs are when they are not where vCPUs and memory are, and what is short there.
 func (d *Decision) local(v verdict) (text, nearest string) {
-	var where []string
-	for i := range v.host.PFs {
-		p := &v.host.PFs[i]
-		if p.Fabric != v.fabric || p.Free() == 0 {
-			continue
-		}
-		at := fmt.Sprintf("node %d", p.Cell)
-		if p.Cell < 0 {
-			at = "an unknown node (-1)"
-		}
-		if text := fmt.Sprintf("%s has %d on %s", p.Key, p.Free(), at); len(where) < 4 {
-			where = append(where, text)
-		}
-	}
-	text = fmt.Sprintf("needs %d VFs of fabric %s on the NUMA node of the cell, node %d, which has vCPUs and memory, has %d free", v.need, v.fabric, v.node, v.have)
+	text = fmt.Sprintf("needs %d VFs of fabric %s on the NUMA node of the cell; node %d, which has vCPUs and memory, has %d free", v.need, v.fabric, v.node, v.have)
 	if v.have >= v.need {
 		text = fmt.Sprintf("needs %d VFs of fabric %s on the NUMA node of each cell, in the combination of ports and fabrics that the flavor asks for; no node that has vCPUs and memory has that", v.need, v.fabric)
 	}
-	if len(where) > 0 {
-		text += " (PF " + strings.Join(where, ", ") + ")"
+	nearest = "use a flavor with numa preferred"
+	class := PageClass(d.req.Page)
+	seen := map[int]bool{}
+	for i := range v.host.PFs {
+		p := &v.host.PFs[i]
+		if p.Fabric != v.fabric || p.Free() == 0 || seen[p.Cell] || p.Cell == v.node {
+			continue
+		}
+		seen[p.Cell] = true
+		c := v.host.cell(p.Cell)
+		if c == nil {
+			text += fmt.Sprintf("; PF %s with %d is on an unknown node (%d)", p.Key, p.Free(), p.Cell)
+			continue
+		}
+		text += fmt.Sprintf("; node %d, where PF %s has %d, has %d vCPUs and %s free, not %d and %s", c.ID, p.Key, p.Free(), c.freeVCPUs(), d.memory(c.freeMemory(class)), d.req.VCPUs, d.memory(int64(d.req.Memory)))
+		if short := d.short(c); short != "" && len(seen) == 1 {
+			nearest = fmt.Sprintf("free %s on node %d, or ", short, c.ID) + nearest
+		}
 	}
-	return text, fmt.Sprintf("free vCPUs and memory on a node with free VFs, or %d VFs on node %d, or use a flavor with numa preferred", max(1, v.need-v.have), v.node)
+	return text, nearest
+}
+
+// memory prints an amount with the page size that the request is about.
+func (d *Decision) memory(n int64) string {
+	if d.req.Page == 0 {
+		return size(n) + " memory"
+	}
+	return size(n) + " in " + d.req.Page.String() + " pages"
+}
+
+// short says what a node lacks of vCPUs and memory.
+func (d *Decision) short(c *Cell) string {
+	var parts []string
+	if n := d.req.VCPUs - c.freeVCPUs(); n > 0 {
+		parts = append(parts, fmt.Sprintf("%d vCPUs", n))
+	}
+	if n := int64(d.req.Memory) - c.freeMemory(PageClass(d.req.Page)); n > 0 {
+		parts = append(parts, d.memory(n))
+	}
+	return strings.Join(parts, " and ")
 }
 
 func (d *Decision) rates(v verdict) (text, nearest string) {
