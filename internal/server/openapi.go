@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -12,7 +13,7 @@ import (
 // openAPIConfig describes the API as a whole. Huma's own pages are off: its documentation loads a script
 // from an outside address, and its schema links repeat the request's Host header.
 func openAPIConfig(version string) huma.Config {
-	json := huma.Format{Marshal: encode, Unmarshal: json.Unmarshal}
+	format := huma.Format{Marshal: encode, Unmarshal: unmarshal}
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
@@ -22,16 +23,28 @@ func openAPIConfig(version string) huma.Config {
 				Description: "Virtual machines with real RDMA. Faults are application/problem+json, see /docs/errors.",
 			},
 			Components: &huma.Components{
-				Schemas: huma.NewMapRegistry("#/components/schemas/", huma.DefaultSchemaNamer),
+				Schemas: huma.NewMapRegistry("#/components/schemas/", schemaName),
 				SecuritySchemes: map[string]*huma.SecurityScheme{
 					"token": {Type: "http", Scheme: "bearer", Description: "A token, from POST /v1/login or verbena token create"},
 				},
 			},
 		},
-		Formats:       map[string]huma.Format{"application/json": json, "json": json},
+		Formats:       map[string]huma.Format{"application/json": format, "json": format},
 		DefaultFormat: "application/json",
 		Transformers:  []huma.Transformer{hideInput},
 	}
+}
+
+// schemaName names a type's schema. Messages of agents are kept apart from objects of the same name.
+func schemaName(t reflect.Type, hint string) string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	name := huma.DefaultSchemaNamer(t, hint)
+	if strings.HasSuffix(t.PkgPath(), "/wire") {
+		return "Agent" + name
+	}
+	return name
 }
 
 // document is the OpenAPI document as it is served and committed. It is made from huma's once all routes

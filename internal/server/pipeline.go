@@ -107,6 +107,7 @@ func (s *Server) authorise(r *http.Request, c *call) error {
 	if perm == auth.Public {
 		return nil
 	}
+	c.name = r.PathValue("name")
 	switch c.route.scope {
 	case scopeTenant:
 		tenant := r.PathValue("tenant")

@@ -100,7 +100,7 @@ func problemOf(c *call, err error) *problem {
 	}}
 	if f, ok := errors.AsType[*fault.Error](err); ok && m.kind != fault.Internal {
 		for _, w := range f.Fields {
-			p.Errors = append(p.Errors, api.ProblemField{Location: "body." + clean(w.Path), Message: clean(w.Text)})
+			p.Errors = append(p.Errors, api.ProblemField{Location: location(w.Path), Message: clean(w.Text)})
 		}
 		p.evidence(f.Detail)
 	}
@@ -114,6 +114,20 @@ func problemOf(c *call, err error) *problem {
 		p.header = http.Header{"Www-Authenticate": {`Bearer realm="verbena"`}}
 	}
 	return p
+}
+
+// location is where a rule's path lies in the request: in the body, unless it says otherwise.
+func location(path string) string {
+	path = clean(path)
+	for _, elsewhere := range []string{"query.", "header.", "path."} {
+		if strings.HasPrefix(path, elsewhere) {
+			return path
+		}
+	}
+	if path == "" {
+		return "body"
+	}
+	return "body." + path
 }
 
 // evidence puts a fault's machine-readable detail where clients look for it.

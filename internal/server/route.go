@@ -60,6 +60,7 @@ func (s *Server) routes() []route {
 	var all []route
 	for _, some := range [][]route{
 		s.systemRoutes(),
+		s.docRoutes(),
 		s.kindsRoutes(),
 		s.vmRoutes(),
 		s.identityRoutes(),
@@ -118,10 +119,20 @@ func (s *Server) operation(r route) huma.Operation {
 	if r.perm == auth.Public {
 		op.Security = nil
 	}
+	for _, part := range strings.Split(r.path, "/") {
+		if name, ok := strings.CutPrefix(part, "{"); ok {
+			op.Parameters = append(op.Parameters, pathParameter(strings.TrimSuffix(name, "}")))
+		}
+	}
 	if r.describe != nil {
 		r.describe(&op, schemas)
 	}
 	return op
+}
+
+// pathParameter describes a part of a path. Handlers find it in their call, or decode it by huma's means.
+func pathParameter(name string) *huma.Param {
+	return &huma.Param{Name: name, In: "path", Required: true, Schema: &huma.Schema{Type: huma.TypeString}}
 }
 
 // call is one request on its way through the server. It belongs to the request's goroutine.
@@ -130,6 +141,7 @@ type call struct {
 	start  time.Time
 	route  *route // nil until the mux has found one
 	tenant string // of the path, once the caller may know of it
+	name   string // of the path
 	auth.Caller
 
 	remote  string

@@ -1,0 +1,301 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+
+	"github.com/verbena-cloud/verbena/internal/fault"
+	"github.com/verbena-cloud/verbena/internal/object"
+	"github.com/verbena-cloud/verbena/internal/store"
+)
+
+// watchQueue is how many commits wait for one client here. Behind it the store has a bounded queue of its
+// own; a client that lets both fill up is told that it has fallen behind.
+const watchQueue = 64
+
+// bookmark is the data of a bookmark event: everything up to the revision has been sent.
+type bookmark struct {
+	Revision int64 `json:"revision"`
+	Synced   bool  `json:"synced,omitempty"` // the initial objects are complete
+}
+
+// watch answers a list request with a stream of changes.
+func (k *kind[T, P]) watch(ctx context.Context, in *listInput, sel selector) (*answer, error) {
+	c := callFrom(ctx)
+	from, err := watchFrom(in)
+	if err != nil {
+		return nil, err
+	}
+	w := &watcher[T, P]{k: k, c: c, sel: sel, see: newSight(c, k.self()), prefix: object.Prefix(k.name, k.listTenant(c)), seen: from}
+	err = k.s.db.View(ctx, func(tx store.Tx) error {
+		if err := k.tenantThere(tx, c); err != nil {
+			return err
+		}
+		if from != 0 {
+			return nil
+		}
+		w.seen = tx.Rev()
+		return w.collect(tx)
+	})
+	if err == nil && from != 0 {
+		err = k.s.reachable(ctx, from)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &answer{func(hc huma.Context) {
+		r, rw := humago.Unwrap(hc)
+		w.run(r, rw)
+	}}, nil
+}
+
+func watchFrom(in *listInput) (int64, error) {
+	if in.LastID == "" {
+		return in.From, nil
+	}
+	rev, err := strconv.ParseInt(in.LastID, 10, 64)
+	if err != nil || rev < 0 {
+		return 0, &fault.Error{Kind: fault.Invalid, Text: "Last-Event-ID takes the id of an event of this stream",
+			Fields: []fault.Field{{Path: "header.Last-Event-ID", Text: "expected a revision"}}}
+	}
+	return rev, nil
+}
+
+// reachable refuses a position whose changes the store no longer knows, or does not know yet: one from
+// before a restore.
+func (s *Server) reachable(ctx context.Context, from int64) error {
+	h, err := s.db.Health(ctx)
+	if err != nil {
+		return fault.Wrap(err, fault.Unavailable, "the store does not answer")
+	}
+	if from < h.Compacted || from > h.Revision {
+		return fault.New(fault.Gone, "changes after revision %d are not known here (%d to %d are); list again and watch from there", from, h.Compacted, h.Revision)
+	}
+	return nil
+}
+
+// watcher is one client's stream.
+type watcher[T any, P metaPtr[T]] struct {
+	k      *kind[T, P]
+	c      *call
+	sel    selector
+	see    *sight
+	prefix string
+	seen   int64    // everything up to this revision was sent
+	first  [][]byte // the objects at the start; nil when the client resumes
+	resync bool     // the client began without a position
+	out    *stream
+}
+
+// collect takes the objects as they are now.
+func (w *watcher[T, P]) collect(tx store.Tx) error {
+	w.resync = true
+	for e, err := range w.k.visible(tx, w.c, w.sel, "") {
+		if err != nil {
+			return err
+		}
+		data, err := w.k.show(tx, e)
+		if err != nil {
+			return err
+		}
+		w.first = append(w.first, data)
+	}
+	return nil
+}
+
+// change is a commit of the store, or the reason why there are no more.
+type change struct {
+	commit store.Commit
+	err    error
+}
+
+// follow hands on the store's commits until ctx ends. It watches everything, so that the watcher knows
+// how far it is even if nothing of its own kind changes: that is what bookmarks promise.
+func follow(ctx context.Context, db store.DB, after int64) <-chan change {
+	ch := make(chan change, watchQueue)
+	go func() {
+		defer close(ch)
+		for commit, err := range db.Watch(ctx, "", after) {
+			select {
+			case ch <- change{commit, err}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return ch
+}
+
+// run streams until the client goes, falls behind, loses its rights, or the server stops.
+func (w *watcher[T, P]) run(r *http.Request, rw http.ResponseWriter) {
+	s := w.k.s
+	w.c.stream = true
+	s.metrics.watchers.Inc()
+	defer s.metrics.watchers.Dec()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	changes := follow(ctx, s.db, w.seen)
+	w.out = newStream(rw)
+	if err := w.begin(); err != nil {
+		s.metrics.dropped.Inc()
+		return
+	}
+	tick := time.NewTicker(keepAlive)
+	defer tick.Stop()
+	for beats := 1; ; {
+		var err error
+		more := true
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.stop:
+			return
+		case ch, ok := <-changes:
+			if !ok {
+				return
+			}
+			more, err = w.send(ctx, ch)
+		case <-tick.C:
+			more, err = w.beat(r, beats)
+			beats++
+		}
+		if err != nil {
+			s.metrics.dropped.Inc()
+		}
+		if err != nil || !more {
+			return
+		}
+	}
+}
+
+// begin sends the objects as they were and says that they are complete.
+func (w *watcher[T, P]) begin() error {
+	for i, data := range w.first {
+		w.out.event("put", 0, data)
+		if i%256 == 255 {
+			if err := w.out.flush(); err != nil {
+				return err
+			}
+		}
+	}
+	w.first = nil
+	if w.resync {
+		w.bookmark(true)
+	}
+	return w.out.flush()
+}
+
+func (w *watcher[T, P]) bookmark(synced bool) {
+	data, err := json.Marshal(bookmark{w.seen, synced})
+	if err != nil {
+		return // two plain fields always encode
+	}
+	w.out.event("bookmark", w.seen, data)
+}
+
+// beat keeps a quiet stream open. Every second one is a bookmark, and asks again whether the caller may
+// still watch: a stream must not outlive a revoked token.
+func (w *watcher[T, P]) beat(r *http.Request, n int) (more bool, err error) {
+	if n%2 != 0 {
+		w.out.comment("alive")
+		return true, w.out.flush()
+	}
+	caller, err := w.k.s.identify(r)
+	if err != nil {
+		return false, nil //nolint:nilerr // the stream ends; the client's next request is told why
+	}
+	w.c.Caller = caller
+	if w.k.s.authorise(r, w.c) != nil {
+		return false, nil
+	}
+	w.see = newSight(w.c, w.k.self())
+	w.bookmark(false)
+	return true, w.out.flush()
+}
+
+// send sends what a commit changed for this client; only the last event carries the revision, so that a
+// client never resumes in the middle of a commit.
+func (w *watcher[T, P]) send(ctx context.Context, ch change) (more bool, err error) {
+	if ch.err != nil {
+		data, err := json.Marshal(problemOf(w.c, fault.New(fault.Gone, "the stream has fallen behind; list again and watch from there")))
+		if err != nil {
+			return false, err
+		}
+		w.out.event("gone", 0, data)
+		return false, w.out.flush()
+	}
+	var names []string
+	var datas [][]byte
+	for _, chg := range ch.commit.Changes {
+		if !strings.HasPrefix(chg.Key, w.prefix) {
+			continue
+		}
+		name, data, err := w.translate(ctx, chg, ch.commit.Rev)
+		if err != nil {
+			w.k.s.log.ErrorContext(ctx, "watch", "request", w.c.id, "err", err)
+			return false, nil
+		}
+		if name != "" {
+			names, datas = append(names, name), append(datas, data)
+		}
+	}
+	w.seen = ch.commit.Rev
+	if len(names) == 0 {
+		return true, nil
+	}
+	for i, name := range names {
+		id := int64(0)
+		if i == len(names)-1 {
+			id = ch.commit.Rev
+		}
+		w.out.event(name, id, datas[i])
+	}
+	return true, w.out.flush()
+}
+
+// translate is a change as this client sees it: an object whose labels no longer fit is deleted for it.
+func (w *watcher[T, P]) translate(ctx context.Context, chg store.Change, rev int64) (name string, data []byte, err error) {
+	_, tenant, own, _ := object.Split(chg.Key)
+	if !w.see.sees(tenant, own) {
+		return "", nil, nil
+	}
+	is, was := false, false
+	if chg.Entry != nil {
+		if is, err = w.k.picks(w.sel, chg.Entry); err != nil {
+			return "", nil, err
+		}
+	}
+	if !is && chg.Prev != nil {
+		if was, err = w.k.picks(w.sel, chg.Prev); err != nil {
+			return "", nil, err
+		}
+	}
+	switch {
+	case is:
+		data, err = w.k.showNow(ctx, chg.Entry)
+		return "put", data, err
+	case was:
+		return "delete", shown(chg.Prev, rev), nil
+	default:
+		return "", nil, nil
+	}
+}
+
+// showNow is show outside of a transaction.
+func (k *kind[T, P]) showNow(ctx context.Context, e *store.Entry) (data []byte, err error) {
+	if k.fill == nil {
+		return shown(e, e.Rev), nil
+	}
+	err = k.s.db.View(ctx, func(tx store.Tx) error {
+		data, err = k.show(tx, e)
+		return err
+	})
+	return data, err
+}
