@@ -1,0 +1,238 @@
+package sysfstest
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/verbena-cloud/verbena/internal/sysfs"
+)
+
+// A captured tree is a txtar archive. Its comment has one link per line, "PATH -> TARGET" with TARGET
+// relative to the link as in sysfs; other lines of it are for people. Each file is an attribute; one whose
+// text is "!ERRNO" (say !EINVAL) answers that error when it is read.
+
+// capture is a read-only tree.
+type capture struct {
+	mu   sync.Mutex
+	root *node
+}
+
+// Captured returns a tree that shows a captured one and refuses writes with EROFS.
+func Captured(archive string) (sysfs.Tree, error) {
+	c := &capture{root: newDir()}
+	a := txtar.Parse([]byte(archive))
+	for _, f := range a.Files {
+		n, name := c.root.place(f.Name)
+		text := strings.TrimSuffix(string(f.Data), "\n")
+		if errno, ok := errnoOf(text); ok {
+			n.fails(name, errno)
+			continue
+		}
+		n.text(name, text)
+	}
+	links := linksOf(string(a.Comment))
+	for _, l := range links { // first the places, then the targets: links may point at links' directories
+		n, name := c.root.place(l[0])
+		n.put(name, &node{to: newDir()})
+	}
+	for _, l := range links {
+		n, name := c.root.place(l[0])
+		to, err := n.walk(l[1], Never, true)
+		if err != nil {
+			return nil, fmt.Errorf("captured link %s -> %s: %w", l[0], l[1], err)
+		}
+		n.kids[name].to = to
+	}
+	return c, nil
+}
+
+// place returns the directory of a path, made if need be, and the last name in it.
+func (n *node) place(path string) (*node, string) {
+	if i := strings.LastIndexByte(path, '/'); i >= 0 {
+		return n.dir(path[:i]), path[i+1:]
+	}
+	return n, path
+}
+
+func linksOf(comment string) [][2]string {
+	var out [][2]string
+	for line := range strings.Lines(comment) {
+		if from, to, ok := strings.Cut(strings.TrimSpace(line), " -> "); ok {
+			out = append(out, [2]string{from, to})
+		}
+	}
+	return out
+}
+
+func errnoOf(text string) (syscall.Errno, bool) {
+	name, ok := strings.CutPrefix(text, "!")
+	if !ok {
+		return 0, false
+	}
+	for _, e := range []struct {
+		name string
+		no   syscall.Errno
+	}{{"EINVAL", syscall.EINVAL}, {"EOPNOTSUPP", syscall.EOPNOTSUPP}, {"EIO", syscall.EIO}, {"EACCES", syscall.EACCES}, {"ENODEV", syscall.ENODEV}, {"EPERM", syscall.EPERM}} {
+		if e.name == name {
+			return e.no, true
+		}
+	}
+	return 0, false
+}
+
+// Read returns a captured attribute.
+func (c *capture) Read(ctx context.Context, path string) (string, error) {
+	return captured(ctx, c, "read", path, true, func(n *node) (string, error) {
+		if n.isDir() {
+			return "", syscall.EISDIR
+		}
+		s, err := n.read()
+		return strings.TrimSpace(s), err
+	})
+}
+
+// Write refuses: what was captured is past.
+func (c *capture) Write(ctx context.Context, path, _ string) error {
+	_, err := captured(ctx, c, "write", path, true, func(*node) (struct{}, error) { return struct{}{}, syscall.EROFS })
+	return err
+}
+
+// List returns the sorted names in a captured directory.
+func (c *capture) List(ctx context.Context, path string) ([]string, error) {
+	return captured(ctx, c, "list", path, true, func(n *node) ([]string, error) {
+		if !n.isDir() {
+			return nil, syscall.ENOTDIR
+		}
+		names := make([]string, 0, len(n.kids))
+		for name := range n.kids {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return names, nil
+	})
+}
+
+// Link returns the last element of a captured link's target.
+func (c *capture) Link(ctx context.Context, path string) (string, error) {
+	return captured(ctx, c, "readlink", path, false, func(n *node) (string, error) {
+		if n.to == nil {
+			return "", syscall.EINVAL
+		}
+		return n.to.name, nil
+	})
+}
+
+func captured[T any](ctx context.Context, c *capture, op, path string, last bool, f func(*node) (T, error)) (T, error) {
+	var none T
+	if ctx.Err() != nil {
+		return sysfs.Guarded(ctx, &sysfs.Guard{}, op, path, func() (T, error) { return none, nil })
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, err := c.root.walk(path, Never, last)
+	if err != nil {
+		return none, pathError(op, path, err)
+	}
+	v, err := f(n)
+	if err != nil {
+		return none, pathError(op, path, err)
+	}
+	return v, nil
+}
+
+// Capture writes the kernel's tree as it is now as an archive for Captured and Extract. Binary
+// attributes are left out.
+func (k *Kernel) Capture() string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var links []string
+	a := &txtar.Archive{}
+	var visit func(n *node)
+	visit = func(n *node) {
+		for _, name := range sortedKids(n) {
+			kid := n.kids[name]
+			switch {
+			case kid.after > k.calls:
+			case kid.isDir():
+				visit(kid)
+			case kid.to != nil:
+				rel, err := filepath.Rel("/"+n.path(), "/"+kid.to.path())
+				if err == nil && !kid.to.gone {
+					links = append(links, kid.path()+" -> "+rel)
+				}
+			default:
+				text := "!EACCES"
+				if kid.read != nil {
+					text = shown(kid)
+				}
+				if strings.ContainsRune(text, 0) {
+					continue
+				}
+				a.Files = append(a.Files, txtar.File{Name: kid.path(), Data: []byte(text + "\n")})
+			}
+		}
+	}
+	visit(k.sys)
+	a.Comment = []byte("Made from a simulated kernel, not captured on a host.\n" + strings.Join(links, "\n") + "\n")
+	return string(txtar.Format(a))
+}
+
+func sortedKids(n *node) []string {
+	names := make([]string, 0, len(n.kids))
+	for name := range n.kids {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// shown is an attribute's text, or the name of its error.
+func shown(n *node) string {
+	s, err := n.read()
+	if err == nil {
+		return strings.TrimSpace(s)
+	}
+	for _, name := range []string{"EINVAL", "EOPNOTSUPP", "EIO", "EACCES", "ENODEV", "EPERM"} {
+		if e, ok := errnoOf("!" + name); ok && err == e { //nolint:errorlint // an attribute's error is a plain errno
+			return "!" + name
+		}
+	}
+	return "!EIO"
+}
+
+// Extract writes a captured tree into a directory, for sysfs.Open. Attributes that answer an error are left
+// out, since files can't.
+func Extract(archive, root string) error {
+	a := txtar.Parse([]byte(archive))
+	for _, f := range a.Files {
+		text := strings.TrimSuffix(string(f.Data), "\n")
+		if _, ok := errnoOf(text); ok {
+			continue
+		}
+		path := filepath.Join(root, f.Name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			return fmt.Errorf("extract %s: %w", f.Name, err)
+		}
+		if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
+			return fmt.Errorf("extract %s: %w", f.Name, err)
+		}
+	}
+	for _, l := range linksOf(string(a.Comment)) {
+		path := filepath.Join(root, l[0])
+		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+			return fmt.Errorf("extract %s: %w", l[0], err)
+		}
+		if err := os.Symlink(l[1], path); err != nil {
+			return fmt.Errorf("extract %s: %w", l[0], err)
+		}
+	}
+	return nil
+}
