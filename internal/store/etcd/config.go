@@ -1,0 +1,127 @@
+package etcd
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/verbena-cloud/verbena/internal/fault"
+	"github.com/verbena-cloud/verbena/internal/store/replica"
+)
+
+// Config says which etcd to use. Exactly one of Dir and Endpoints is set.
+type Config struct {
+	Dir       string   // data directory of an embedded member, made with mode 0700 if it is not there
+	Endpoints []string // URLs of an external cluster
+	TLS       TLS      // for https endpoints
+
+	Prefix  string        // of all keys, default "/verbena"; one per cloud that shares the cluster
+	Timeout time.Duration // until an Update is answered Unavailable when etcd does not answer, default 5 s
+	MaxOps  int           // operations that the cluster takes in a transaction (its --max-txn-ops), default 128; an embedded one takes 8192
+	Quota   int64         // bytes that an embedded member may store, default 8 GiB, which is also etcd's suggested maximum
+	History int           // changes that a watch can be resumed from, default 65 536
+	Queue   int           // commits that may wait for one slow watcher, default 4 096
+	Log     *slog.Logger  // default: none
+}
+
+// TLS names the files for https endpoints. Empty fields: the system's roots, no client certificate, the
+// name in the URL.
+type TLS struct {
+	CA, Cert, Key string
+	ServerName    string
+}
+
+const (
+	embeddedOps = 8192 // --max-txn-ops of the embedded member
+	defaultOps  = 128  // etcd's own default
+	opOverhead  = 64   // protobuf framing of one put, measured as 12 bytes, and compare room
+)
+
+// normal returns the config with its defaults, or what is wrong with it.
+func (c Config) normal() (Config, error) {
+	if (c.Dir == "") == (len(c.Endpoints) == 0) {
+		return c, fault.New(fault.Invalid, "the store needs either a data directory or the URLs of an etcd cluster")
+	}
+	if c.Prefix == "" {
+		c.Prefix = "/verbena"
+	}
+	if !strings.HasPrefix(c.Prefix, "/") || strings.HasSuffix(c.Prefix, "/") || len(c.Prefix) > 200 {
+		return c, fault.New(fault.Invalid, "etcd prefix %q: it starts with / and does not end with it", c.Prefix)
+	}
+	for _, e := range c.Endpoints {
+		u, err := url.Parse(e)
+		if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") {
+			return c, fault.New(fault.Invalid, "etcd URL %q: write https://HOST:2379 or http://HOST:2379", e)
+		}
+	}
+	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
+		return c, fault.New(fault.Invalid, "a client certificate for etcd needs both its certificate and its key file")
+	}
+	switch {
+	case c.Dir != "":
+		c.MaxOps = embeddedOps
+	case c.MaxOps == 0:
+		c.MaxOps = defaultOps
+	case c.MaxOps < 2:
+		return c, fault.New(fault.Invalid, "%d operations per etcd transaction are too few", c.MaxOps)
+	}
+	if c.Timeout <= 0 {
+		c.Timeout = 5 * time.Second
+	}
+	if c.Quota <= 0 {
+		c.Quota = 8 << 30
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	return c, nil
+}
+
+func (c Config) limits() replica.Limits {
+	l := replica.DefaultLimits()
+	l.Ops = c.MaxOps - 1 // one is the commit key's
+	l.Overhead = opOverhead + len(c.Prefix)
+	return l
+}
+
+// load reads the files and returns the TLS configuration for the endpoints, nil for plain http.
+func (t TLS) load(endpoints []string) (*tls.Config, error) {
+	secure := false
+	for _, e := range endpoints {
+		secure = secure || strings.HasPrefix(e, "https://")
+	}
+	if !secure {
+		return nil, nil //nolint:nilnil // no TLS is what http endpoints ask for
+	}
+	out := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	if t.CA != "" {
+		pem, err := os.ReadFile(t.CA)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "the CA file for etcd, %s, can't be read", t.CA)
+		}
+		out.RootCAs = x509.NewCertPool()
+		if !out.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fault.New(fault.Invalid, "the CA file for etcd, %s, has no PEM certificate", t.CA)
+		}
+	}
+	if t.Cert != "" {
+		pair, err := tls.LoadX509KeyPair(t.Cert, t.Key)
+		if err != nil {
+			return nil, fault.Wrap(err, fault.Invalid, "the client certificate for etcd, %s and %s, can't be used", t.Cert, t.Key)
+		}
+		out.Certificates = []tls.Certificate{pair}
+	}
+	return out, nil
+}
+
+func (c Config) String() string {
+	if c.Dir != "" {
+		return c.Dir
+	}
+	return fmt.Sprint(strings.Join(c.Endpoints, ","), c.Prefix)
+}

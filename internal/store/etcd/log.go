@@ -1,0 +1,73 @@
+package etcd
+
+import (
+	"context"
+	"log/slog"
+	"strings"
+
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// bridge writes what etcd's libraries log into slog, one level quieter: their Info is about etcd, not about
+// Verbena.
+type bridge struct {
+	ctx    context.Context // slog asks for one; it never ends
+	log    *slog.Logger
+	fields []zapcore.Field
+}
+
+func zapLogger(ctx context.Context, log *slog.Logger) *zap.Logger {
+	return zap.New(&bridge{ctx: context.WithoutCancel(ctx), log: log.With("component", "etcd")})
+}
+
+func level(l zapcore.Level) slog.Level {
+	switch {
+	case l >= zapcore.ErrorLevel:
+		return slog.LevelError
+	case l == zapcore.WarnLevel:
+		return slog.LevelWarn
+	default:
+		return slog.LevelDebug
+	}
+}
+
+// Enabled implements zapcore.Core.
+func (b *bridge) Enabled(l zapcore.Level) bool {
+	return l > zapcore.DebugLevel && b.log.Enabled(b.ctx, level(l))
+}
+
+// With implements zapcore.Core.
+func (b *bridge) With(fields []zapcore.Field) zapcore.Core {
+	return &bridge{ctx: b.ctx, log: b.log, fields: append(b.fields[:len(b.fields):len(b.fields)], fields...)}
+}
+
+// Check implements zapcore.Core.
+func (b *bridge) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if b.Enabled(e.Level) && !idle(e.Message) {
+		return ce.AddCore(e, b)
+	}
+	return ce
+}
+
+// idle picks out warnings about listeners that an embedded member does not have.
+func idle(message string) bool {
+	return strings.HasPrefix(message, "Running http and grpc server on single port")
+}
+
+// Write implements zapcore.Core.
+func (b *bridge) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	enc := zapcore.NewMapObjectEncoder()
+	for _, f := range append(b.fields[:len(b.fields):len(b.fields)], fields...) {
+		f.AddTo(enc)
+	}
+	attrs := make([]slog.Attr, 0, len(enc.Fields))
+	for k, v := range enc.Fields {
+		attrs = append(attrs, slog.Any(k, v))
+	}
+	b.log.LogAttrs(b.ctx, level(e.Level), e.Message, attrs...)
+	return nil
+}
+
+// Sync implements zapcore.Core.
+func (b *bridge) Sync() error { return nil }
