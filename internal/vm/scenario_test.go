@@ -395,7 +395,7 @@ func TestB30_FailedDiscoveryFreesNothing(t *testing.T) {
 	for name, inv := range map[string]*api.Inventory{
 		"nothing": {Problems: []string{"the tool is missing"}},
 		"partial": partial,
-		"no VFs":  {Cells: partial.Cells, PFs: []api.PF{{Key: v.Status.VFs[0].PF}}},
+		"no VFs":  {Cells: partial.Cells, PFs: []api.PF{{Key: v.Status.VFs[0].PF, Cell: 1}}},
 	} {
 		w.observe("h1", inv)
 		st := w.hostStatus("h1")
