@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/verbena-cloud/verbena/api"
+	"github.com/verbena-cloud/verbena/internal/hyper"
+	"github.com/verbena-cloud/verbena/internal/roce"
 	"github.com/verbena-cloud/verbena/internal/sysfs/sysfstest"
 )
 
@@ -64,8 +66,7 @@ func ready(names ...string) func(*testing.T, *world) {
 					t.Errorf("VM %s: VF %d of %s is %s: %s", n, v.Index, v.PF, v.State, v.Reason)
 				}
 			}
-			d := w.hv.defs[uidOf(n)]
-			if d == nil || d.d.Owner.Generation != w.vm(n).Generation {
+			if d := w.domains()[uidOf(n)]; d.State != hyper.Running || d.Owner.Generation != w.vm(n).Generation {
 				t.Errorf("VM %s: domain %+v", n, d)
 			}
 		}
@@ -87,7 +88,7 @@ func absentVM(name string) func(*testing.T, *world) {
 		if st := w.status(uidOf(name)); !st.Absent {
 			t.Errorf("VM %s is not absent: %+v", name, st)
 		}
-		if w.hv.defs[uidOf(name)] != nil {
+		if _, ok := w.domains()[uidOf(name)]; ok {
 			t.Errorf("VM %s: its domain is still defined", name)
 		}
 		for path := range w.disk.files {
@@ -123,39 +124,40 @@ func free(n int) func(*testing.T, *world) {
 // safe checks what must hold at every moment, whatever broke: no VF in two running domains, none in a
 // domain whose attributes are not its own, no MAC twice.
 func (w *world) safe() error {
-	user := map[string]string{}
-	mac := map[string]string{}
-	for _, d := range w.hv.defs {
-		for _, v := range d.d.VFs {
-			if d.pid == 0 {
-				continue
+	if w.faults.Crashed() {
+		return nil // looked at when the next agent runs: nothing changes until then
+	}
+	user, mac := map[string]hyper.VF{}, map[string]string{}
+	for _, d := range w.domains() {
+		if d.State != hyper.Running {
+			continue
+		}
+		for _, v := range d.VFs {
+			if _, ok := user[v.Host.String()]; ok {
+				return fmt.Errorf("%s is in %s and in another domain", v.Host, d.Name)
 			}
-			if by, ok := user[v.Host.String()]; ok {
-				return fmt.Errorf("%s is in %s and %s", v.Host, by, d.d.Name)
-			}
-			user[v.Host.String()] = d.d.Name
+			user[v.Host.String()] = v
 			if by, ok := mac[v.MAC.String()]; ok {
-				return fmt.Errorf("MAC %s is in %s and %s", v.MAC, by, d.d.Name)
+				return fmt.Errorf("MAC %s is in %s and %s", v.MAC, by, d.Name)
 			}
-			mac[v.MAC.String()] = d.d.Name
+			mac[v.MAC.String()] = d.Name
 		}
 	}
+	seen := map[roce.MAC]string{}
 	for _, dev := range []string{dev0, dev1} {
 		for i := range 8 {
 			st, err := w.k.VF(dev, i)
 			if err != nil {
 				break
 			}
-			name := user[st.PCI]
-			if name == "" {
-				continue
+			name := fmt.Sprintf("VF %d of %s", i, dev)
+			if by, ok := seen[st.Attr.MAC]; ok && !st.Attr.MAC.IsZero() {
+				return fmt.Errorf("%s and %s both have MAC %s", name, by, st.Attr.MAC)
 			}
-			for _, d := range w.hv.defs {
-				for _, v := range d.d.VFs {
-					if v.Host.String() == st.PCI && d.pid != 0 && (v.MAC != st.Attr.MAC || v.VLAN != st.Attr.VLAN || v.QoS != st.Attr.QoS || !*st.Attr.SpoofCheck) {
-						return fmt.Errorf("%s runs with VF %d of %s programmed as %+v", name, i, dev, st.Attr)
-					}
-				}
+			seen[st.Attr.MAC] = name
+			v, ok := user[st.PCI]
+			if ok && (v.MAC != st.Attr.MAC || v.VLAN != st.Attr.VLAN || v.QoS != st.Attr.QoS || !*st.Attr.SpoofCheck) {
+				return fmt.Errorf("%s runs in a domain, programmed as %+v", name, st.Attr)
 			}
 		}
 	}

@@ -216,8 +216,8 @@ func (l *ledger) disturb(a act, vm *wire.VM) error {
 	case "restart":
 		l.boot()
 	case "qemu":
-		if vm != nil && l.hv.defs[vm.UID] != nil && l.hv.defs[vm.UID].pid != 0 {
-			l.hv.crash(vm.UID)
+		if vm != nil && l.hv.PID(vm.UID) != 0 {
+			return l.hv.Kill(vm.UID)
 		}
 	case "stale": // a replica that is behind says what was true before
 		if l.a.desired != nil && l.a.desired.Revision > 1 {

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"iter"
 	"log/slog"
-	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -15,9 +13,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/verbena-cloud/verbena/internal/fault"
 	"github.com/verbena-cloud/verbena/internal/hyper"
-	"github.com/verbena-cloud/verbena/internal/roce"
+	"github.com/verbena-cloud/verbena/internal/hyper/hypertest"
 	"github.com/verbena-cloud/verbena/internal/sysfs/sysfstest"
 	"github.com/verbena-cloud/verbena/internal/wire"
 )
@@ -28,7 +25,7 @@ type world struct {
 	t      *testing.T
 	k      *sysfstest.Kernel
 	faults *sysfstest.Faults
-	hv     *simHyper
+	hv     *hypertest.Hypervisor
 	disk   *simDisk
 	files  *simFiles
 	want   *wire.Desired
@@ -49,9 +46,8 @@ func newWorld(t *testing.T, cfg sysfstest.Config) *world {
 		t.Fatal(err)
 	}
 	f := k.Faults
-	w := &world{t: t, k: k, faults: f, hv: &simHyper{k: k, f: f, defs: map[string]*simDomain{}, pid: 1000},
+	w := &world{t: t, k: k, faults: f, hv: hypertest.New(hypertest.Config{Kernel: k}),
 		disk: &simDisk{f: f, files: map[string]string{}}, files: &simFiles{f: f, data: map[string][]byte{}}}
-	k.OnReboot(w.hv.reboot)
 	w.want = &wire.Desired{Host: "h1", Images: []wire.Image{{Name: "debian", Source: "/images/debian.qcow2", Format: "qcow2"}}}
 	for _, c := range cfg.Cards {
 		for _, p := range c.PFs {
@@ -70,7 +66,7 @@ func (w *world) boot() *Agent {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	a, err := New(Config{Host: "h1", Version: "test", Simulated: true}, Deps{
-		Tree: w.k, Links: w.k, Hyper: w.hv, Disk: w.disk, Files: w.files, Log: log,
+		Tree: w.k, Links: w.k, Hyper: w.hv.Driver(), Disk: w.disk, Files: w.files, Log: log,
 		Seed:    func(s wire.Seed, instance string) ([]byte, error) { return []byte(s.Hostname + instance), nil },
 		Holders: w.k.Holders, Modprobe: w.k.Modprobe, Proc: w.k.Proc, PermanentMAC: w.k.PermanentMAC,
 		Jitter: func(d time.Duration) time.Duration { return d },
@@ -192,6 +188,20 @@ func (w *world) drop(name string) {
 	w.want.VMs = slices.DeleteFunc(w.want.VMs, func(v wire.VM) bool { return v.Name == name })
 }
 
+// domains returns what the hypervisor has, by UID.
+func (w *world) domains() map[string]hyper.Seen {
+	w.t.Helper()
+	_, list, err := w.hv.Driver().List(context.WithoutCancel(w.t.Context()))
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out := map[string]hyper.Seen{}
+	for _, d := range list {
+		out[d.UUID] = d
+	}
+	return out
+}
+
 const (
 	pf0  = "b8:ce:f6:00:10:00-p0"
 	pf1  = "b8:ce:f6:00:10:01-p1"
@@ -201,138 +211,6 @@ const (
 
 func vf(pf string, index int, mac string, vlan int) wire.VF {
 	return wire.VF{PF: pf, Index: index, MAC: mac, VLAN: vlan, QoS: 3, SpoofCheck: true, Network: "net"}
-}
-
-// simDomain is a domain of the simulated hypervisor of these tests.
-type simDomain struct {
-	d     hyper.Domain
-	state hyper.State
-	pid   int
-	deaf  bool // the guest does not answer the power button
-}
-
-// simHyper is a simulated hypervisor: a running domain has its VFs' vfio groups open.
-type simHyper struct {
-	mu   sync.Mutex
-	k    *sysfstest.Kernel
-	f    *sysfstest.Faults
-	defs map[string]*simDomain
-	pid  int
-	down error
-	deaf bool // new guests do not answer the power button
-}
-
-func (h *simHyper) change(what string, f func() error) error {
-	end, err := h.f.Begin(what)
-	if err != nil {
-		return err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return end(f())
-}
-
-func (h *simHyper) Define(_ context.Context, d hyper.Domain) error {
-	return h.change("define "+d.Name, func() error {
-		for _, o := range h.defs {
-			if o.d.Name == d.Name && o.d.UUID != d.UUID {
-				return fault.New(fault.Conflict, "domain %s exists already", d.Name)
-			}
-		}
-		if was := h.defs[d.UUID]; was != nil {
-			was.d = d
-			return nil
-		}
-		h.defs[d.UUID] = &simDomain{d: d, state: hyper.Off, deaf: h.deaf}
-		return nil
-	})
-}
-
-func (h *simHyper) Power(_ context.Context, uuid string, want hyper.State, hard bool) error {
-	return h.change(fmt.Sprintf("power %s %s hard=%v", uuid, want, hard), func() error {
-		d := h.defs[uuid]
-		switch {
-		case d == nil && want == hyper.Off:
-			return nil
-		case d == nil:
-			return fault.New(fault.NotFound, "no domain %s", uuid)
-		case want == hyper.Off:
-			if d.state == hyper.Running && (hard || !d.deaf) {
-				h.stop(d)
-			}
-			return nil
-		case d.state == hyper.Running:
-			return nil
-		}
-		h.pid++
-		for _, v := range d.d.VFs {
-			if err := h.k.OpenVFIO(v.Host.String(), h.pid); err != nil {
-				h.k.CloseVFIO(h.pid)
-				return fault.Wrap(err, fault.Unavailable, "QEMU can't open %s", v.Host)
-			}
-		}
-		d.state, d.pid = hyper.Running, h.pid
-		return nil
-	})
-}
-
-func (h *simHyper) stop(d *simDomain) {
-	h.k.CloseVFIO(d.pid)
-	d.state, d.pid = hyper.Off, 0
-}
-
-func (h *simHyper) Undefine(_ context.Context, uuid string) error {
-	return h.change("undefine "+uuid, func() error { delete(h.defs, uuid); return nil })
-}
-
-func (h *simHyper) List(context.Context) (hyper.Host, []hyper.Seen, error) {
-	if err := h.f.Alive(); err != nil {
-		return hyper.Host{}, nil, err
-	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.down != nil {
-		return hyper.Host{}, nil, h.down
-	}
-	var out []hyper.Seen
-	for _, id := range slices.Sorted(maps.Keys(h.defs)) {
-		d := h.defs[id]
-		out = append(out, hyper.Seen{UUID: id, Name: d.d.Name, State: d.state, Owner: d.d.Owner, VFs: d.d.VFs})
-	}
-	return hyper.Host{Version: "simulated", Simulated: true}, out, nil
-}
-
-func (h *simHyper) Events(ctx context.Context) iter.Seq[hyper.Event] {
-	return func(func(hyper.Event) bool) { <-ctx.Done() }
-}
-
-// reboot leaves every domain defined and off.
-func (h *simHyper) reboot() {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, d := range h.defs {
-		d.state, d.pid = hyper.Off, 0
-	}
-}
-
-// crash is QEMU dying.
-func (h *simHyper) crash(uuid string) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.stop(h.defs[uuid])
-	h.defs[uuid].state = hyper.Crashed
-}
-
-// foreign defines somebody else's domain that has a VF.
-func (h *simHyper) foreign(name string, addr roce.PCIAddr, run bool) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.pid++
-	d := &simDomain{d: hyper.Domain{UUID: uidOf(name), Name: name, VFs: []hyper.VF{{Host: addr}}}, state: hyper.Off}
-	if run {
-		d.state, d.pid = hyper.Running, h.pid
-	}
-	h.defs[d.d.UUID] = d
 }
 
 // simDisk is a simulated disk maker.
