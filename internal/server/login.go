@@ -142,7 +142,8 @@ func (l *limiter) reserve(key string, every rate.Limit, burst int, now time.Time
 	return wait
 }
 
-// shrink makes room for a bucket: idle ones first, then any, since a flood must not fill the memory.
+// shrink makes room for many buckets at once, so that a flood pays for it rarely: idle ones go first, then
+// any, since it must not fill the memory either.
 func (l *limiter) shrink(now time.Time) {
 	if len(l.buckets) < limiterBounds {
 		return
@@ -153,7 +154,7 @@ func (l *limiter) shrink(now time.Time) {
 		}
 	}
 	for k := range l.buckets {
-		if len(l.buckets) < limiterBounds {
+		if len(l.buckets) <= limiterBounds/10*9 {
 			return
 		}
 		delete(l.buckets, k)
