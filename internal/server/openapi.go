@@ -12,14 +12,14 @@ import (
 
 // openAPIConfig describes the API as a whole. Huma's own pages are off: its documentation loads a script
 // from an outside address, and its schema links repeat the request's Host header.
-func openAPIConfig(version string) huma.Config {
+func openAPIConfig() huma.Config {
 	format := huma.Format{Marshal: encode, Unmarshal: unmarshal}
 	return huma.Config{
 		OpenAPI: &huma.OpenAPI{
 			OpenAPI: "3.1.0",
 			Info: &huma.Info{
 				Title:       "Verbena",
-				Version:     version,
+				Version:     "v1",
 				Description: "Virtual machines with real RDMA. Faults are application/problem+json, see /docs/errors.",
 			},
 			Components: &huma.Components{

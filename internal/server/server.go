@@ -153,7 +153,7 @@ func assemble(ctx context.Context, cfg Config, deps Deps) (*Server, error) {
 	if err := s.openIdentity(ctx, deps.Notice); err != nil {
 		return nil, err
 	}
-	s.api = humago.New(s.mux, openAPIConfig(cfg.Version))
+	s.api = humago.New(s.mux, openAPIConfig())
 	if err := s.register(s.routes()); err != nil {
 		return nil, err
 	}
