@@ -10,7 +10,7 @@ type nodeSet uint64
 
 const (
 	maxNodes = 64
-	anyNode  = -1 << 30 // no NUMA node has this number
+	anyNode  = -2 // no index
 )
 
 func (s *nodeSet) add(i int)     { *s |= 1 << i }
@@ -32,7 +32,7 @@ func (t *trial) match(among nodeSet, room []int) bool {
 		t.node[g] = -1
 		vfs := t.ofCell(g)
 		for _, n := range order {
-			if room == nil || len(vfs) == 0 || t.fit(vfs, t.h.Cells[n].ID, room, false) {
+			if room == nil || len(vfs) == 0 || t.fit(vfs, n, room, false) {
 				ok[g].add(n)
 			}
 		}
@@ -49,9 +49,9 @@ func (t *trial) match(among nodeSet, room []int) bool {
 // matchOne is match for the common case of one guest cell, without its bookkeeping.
 func (t *trial) matchOne(among nodeSet, room []int) bool {
 	best, top := -1, 0.0
-	vfs := t.all[:len(t.req.VFs)]
+	vfs := t.all
 	for i := range t.h.Cells {
-		if !among.has(i) || room != nil && len(vfs) > 0 && !t.fit(vfs, t.h.Cells[i].ID, room, false) {
+		if !among.has(i) || room != nil && len(vfs) > 0 && !t.fit(vfs, i, room, false) {
 			continue
 		}
 		if s := t.nodeScore(i); best < 0 || s > top {
@@ -129,7 +129,7 @@ func (t *trial) fit(vfs []int, node int, room []int, keep bool) bool {
 	for _, k := range vfs {
 		best := -1
 		for i := range room {
-			if room[i] > 0 && t.h.PFs[i].Fabric == t.req.VFs[k].Fabric && t.on(i, node) && (best < 0 || t.wider(i, best, room)) {
+			if room[i] > 0 && t.fab[i] == t.of[k] && t.at(i, node) && (best < 0 || t.wider(i, best, room)) {
 				best = i
 			}
 		}
@@ -145,29 +145,30 @@ func (t *trial) fit(vfs []int, node int, room []int, keep bool) bool {
 // enough counts per fabric: VFs of one fabric and node are interchangeable, so the sums decide.
 func (t *trial) enough(vfs []int, node int, room []int) bool {
 	for x, k := range vfs {
-		fabric := t.req.VFs[k].Fabric
-		if x > 0 && t.req.VFs[vfs[x-1]].Fabric == fabric {
+		f := t.of[k]
+		if x > 0 && t.of[vfs[x-1]] == f {
 			continue // counted with the one before
 		}
-		need, have := 0, 0
+		need := 0
 		for _, j := range vfs {
-			if t.req.VFs[j].Fabric == fabric {
+			if t.of[j] == f {
 				need++
 			}
 		}
 		for i := range room {
-			if t.h.PFs[i].Fabric == fabric && t.on(i, node) {
-				have += room[i]
+			if t.fab[i] == f && t.at(i, node) {
+				need -= room[i]
 			}
 		}
-		if have < need {
+		if need > 0 {
 			return false
 		}
 	}
 	return true
 }
 
-func (t *trial) on(pf, node int) bool { return node == anyNode || t.h.PFs[pf].Cell == node }
+// at reports whether a PF is on a node (an index into h.Cells), or whether any will do.
+func (t *trial) at(pf, node int) bool { return node == anyNode || t.on[pf] == node }
 
 // wider prefers the PF of which this VM holds fewer VFs, then the one with more room: VFs are spread.
 func (t *trial) wider(a, b int, room []int) bool {
@@ -252,7 +253,7 @@ func (t *trial) take(vfs []int, a, b int, room []int) {
 func (t *trial) pair(vfs []int, a, b, node int, room []int) bool {
 	p, q := &t.h.PFs[a], &t.h.PFs[b]
 	return room[a] > 0 && room[b] > 0 && p.Card != "" && p.Card == q.Card && p.Port != q.Port &&
-		p.Fabric == t.req.VFs[vfs[0]].Fabric && q.Fabric == t.req.VFs[vfs[1]].Fabric && t.on(a, node) && t.on(b, node)
+		t.fab[a] == t.of[vfs[0]] && t.fab[b] == t.of[vfs[1]] && t.at(a, node) && t.at(b, node)
 }
 
 // build makes the decision for the host that was chosen: the same steps as judge, with the VFs taken.
@@ -271,10 +272,10 @@ func (t *trial) build(h *Host) Placement {
 	}
 	if v.met {
 		for g := range t.req.Cells {
-			t.fit(t.ofCell(g), p.Nodes[g], t.cut, true)
+			t.fit(t.ofCell(g), t.node[g], t.cut, true)
 		}
 	} else {
-		t.fit(t.all[:len(t.req.VFs)], anyNode, t.cut, true)
+		t.fit(t.all, anyNode, t.cut, true)
 	}
 	given := make(map[int]*Bits, 2)
 	for _, i := range t.pick {
@@ -324,17 +325,11 @@ func (t *trial) nodeScore(n int) float64 {
 	cpu := ratio(int64(c.Used+t.req.VCPUs), int64(c.VCPUs))
 	mem := ratio(m.Used+int64(t.req.Memory), m.Total)
 	s := 50*(cpu+mem) - 10*max(cpu-mem, mem-cpu)
-	vfs, held := 0, 0
-	for i := range t.h.PFs {
-		if p := &t.h.PFs[i]; p.Cell == c.ID {
-			vfs += p.VFs
-			held += p.Claimed.Count()
-		}
-	}
+	k := t.stock[n]
 	if len(t.req.VFs) > 0 {
-		return s + 20*ratio(int64(held+len(t.req.VFs)), int64(vfs))
+		return s + 20*ratio(int64(k.held+len(t.req.VFs)), int64(k.vfs))
 	}
-	if vfs > 0 {
+	if k.vfs > 0 {
 		s -= 1000
 	}
 	return s

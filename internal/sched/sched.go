@@ -100,8 +100,7 @@ type Decision struct {
 // Place decides. hosts may come in any order and are not changed.
 func Place(req *Request, hosts []*Host) (Placement, Decision) {
 	d := Decision{req: req, verdicts: make([]verdict, 0, len(hosts)), best: -1}
-	var t trial
-	t.req = req
+	t := newTrial(req)
 	for i, h := range hosts {
 		v := t.judge(h)
 		d.verdicts = append(d.verdicts, v)

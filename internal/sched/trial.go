@@ -2,17 +2,62 @@ package sched
 
 import (
 	"math"
+	"slices"
 )
 
-// trial is the scratch of judging one host after the other for one request.
+// trial is the scratch of judging one host after the other for one request. What the rules ask often is
+// counted once per host, with fabrics and nodes as small numbers.
 type trial struct {
-	req  *Request
-	h    *Host
-	free []int // VFs of each PF that this request could take
-	cut  []int // the same, cut down to what its minimum rate leaves
-	node []int // index into h.Cells for each guest cell
-	pick []int // index into h.PFs for each VF
-	all  []int // 0..len(req.VFs)-1
+	req     *Request
+	h       *Host
+	fabrics []ask   // the distinct fabrics of the request
+	of      []int   // fabric of each VF
+	all     []int   // 0..len(req.VFs)-1
+	on      []int   // index into h.Cells of each PF, -1 = on none
+	fab     []int   // fabric of each PF that can serve the request, else -1
+	free    []int   // VFs of each PF that this request could take
+	cut     []int   // the same, cut down to what its minimum rate leaves
+	stock   []stock // by index into h.Cells
+	node    []int   // index into h.Cells for each guest cell
+	pick    []int   // index into h.PFs for each VF
+}
+
+// ask is what a request wants of one fabric, and what a host has there.
+type ask struct {
+	name  string
+	qos   bool
+	need  int
+	pfs   int
+	ready int // VFs that work, free or held
+	free  int
+}
+
+// stock is what a node has of VFs of any fabric.
+type stock struct{ vfs, held int }
+
+func newTrial(r *Request) *trial {
+	t := &trial{req: r}
+	for k, v := range r.VFs {
+		t.all = append(t.all, k)
+		f := t.fabric(v.Fabric)
+		if f < 0 {
+			f = len(t.fabrics)
+			t.fabrics = append(t.fabrics, ask{name: v.Fabric})
+		}
+		t.of = append(t.of, f)
+		t.fabrics[f].need++
+		t.fabrics[f].qos = t.fabrics[f].qos || v.QoS
+	}
+	return t
+}
+
+func (t *trial) fabric(name string) int {
+	for i := range t.fabrics {
+		if t.fabrics[i].name == name {
+			return i
+		}
+	}
+	return -1
 }
 
 // judge asks the rules in order.
@@ -33,8 +78,8 @@ func (t *trial) judge(h *Host) verdict {
 	if v.rule != fits {
 		return v
 	}
+	t.count()
 	if len(r.VFs) > 0 {
-		t.count()
 		if t.judgeVFs(&v); v.rule != fits {
 			return v
 		}
@@ -59,55 +104,73 @@ func hasLabels(have, want map[string]string) bool {
 func (t *trial) count() {
 	n := len(t.h.PFs)
 	if cap(t.free) < n {
-		t.free, t.cut = make([]int, n), make([]int, n)
+		t.free, t.cut, t.on, t.fab = make([]int, n), make([]int, n), make([]int, n), make([]int, n)
 	}
-	t.free, t.cut = t.free[:n], t.cut[:n]
-	for len(t.all) < len(t.req.VFs) {
-		t.all = append(t.all, len(t.all))
+	t.free, t.cut, t.on, t.fab = t.free[:n], t.cut[:n], t.on[:n], t.fab[:n]
+	t.stock = slices.Grow(t.stock[:0], len(t.h.Cells))[:len(t.h.Cells)]
+	clear(t.stock)
+	for i := range t.fabrics {
+		t.fabrics[i].pfs, t.fabrics[i].ready, t.fabrics[i].free = 0, 0, 0
 	}
 	for i := range t.h.PFs {
-		p := &t.h.PFs[i]
-		t.free[i], t.cut[i] = 0, 0
-		if !t.serves(p) {
-			continue
-		}
-		t.free[i] = p.Free()
-		t.cut[i] = t.free[i]
-		if m := int64(t.req.MinRate); m > 0 {
-			t.cut[i] = int(min(int64(t.free[i]), max(0, p.Speed-p.Min)/m))
-		}
+		t.countPF(i)
 	}
 }
 
-// serves reports whether the PF is on a fabric of the request and can do what it asks for.
-func (t *trial) serves(p *PF) bool {
-	if t.req.Lag && !p.Lag {
-		return false
+func (t *trial) countPF(i int) {
+	p := &t.h.PFs[i]
+	t.free[i], t.cut[i], t.fab[i] = 0, 0, -1
+	t.on[i] = t.h.index(p.Cell)
+	if c := t.on[i]; c >= 0 {
+		t.stock[c].vfs += p.VFs
+		t.stock[c].held += p.Claimed.Count()
 	}
-	for i := range t.req.VFs {
-		if t.req.VFs[i].Fabric == p.Fabric {
-			ok, _ := p.usable(t.req, t.req.VFs[i].QoS)
-			return ok
+	k := t.fabric(p.Fabric)
+	if k < 0 {
+		return
+	}
+	f := &t.fabrics[k]
+	f.pfs++
+	if ok, _ := p.usable(t.req, f.qos); !ok {
+		return
+	}
+	working, free := p.Parked.with(&p.Claimed), p.Free()
+	f.ready += working.Count()
+	f.free += free
+	if t.req.Lag && !p.Lag {
+		return
+	}
+	t.fab[i], t.free[i], t.cut[i] = k, free, free
+	if m := int64(t.req.MinRate); m > 0 {
+		t.cut[i] = int(min(int64(free), max(0, p.Speed-p.Min)/m))
+	}
+}
+
+// index returns where in h.Cells the node with an id is, or -1.
+func (h *Host) index(id int) int {
+	if id >= 0 && id < len(h.Cells) && h.Cells[id].ID == id {
+		return id
+	}
+	for i := range h.Cells {
+		if h.Cells[i].ID == id && id >= 0 {
+			return i
 		}
 	}
-	return false
+	return -1
 }
 
 // judgeVFs asks the rules about VFs of the host as a whole.
 func (t *trial) judgeVFs(v *verdict) {
-	for i, f := range t.req.VFs {
-		if t.seen(i) {
-			continue
-		}
-		need, on, ready, free := t.tally(f.Fabric)
-		v.fabric, v.need = f.Fabric, int64(need)
+	for i := range t.fabrics {
+		f := &t.fabrics[i]
+		v.fabric, v.need = f.name, int64(f.need)
 		switch {
-		case on == 0:
+		case f.pfs == 0:
 			v.rule = fabricRule
-		case ready < need:
-			v.rule, v.have = vfReady, int64(ready)
-		case free < need:
-			v.rule, v.have = vfFree, int64(free)
+		case f.ready < f.need:
+			v.rule, v.have = vfReady, int64(f.ready)
+		case f.free < f.need:
+			v.rule, v.have = vfFree, int64(f.free)
 		}
 		if v.rule != fits {
 			return
@@ -116,41 +179,6 @@ func (t *trial) judgeVFs(v *verdict) {
 	if !t.fit(t.all, anyNode, t.free, false) {
 		v.rule, v.need, v.have = haRule, int64(len(t.req.VFs)), int64(t.most(t.free))
 	}
-}
-
-// seen reports whether an earlier VF is of the same fabric.
-func (t *trial) seen(i int) bool {
-	for _, f := range t.req.VFs[:i] {
-		if f.Fabric == t.req.VFs[i].Fabric {
-			return true
-		}
-	}
-	return false
-}
-
-// tally counts a fabric: VFs asked for, PFs on it, VFs that work (free or held), VFs that are free. The
-// mode that vf-lag needs is a later rule's matter.
-func (t *trial) tally(fabric string) (need, on, ready, free int) {
-	qos := false
-	for _, f := range t.req.VFs {
-		if f.Fabric == fabric {
-			need++
-			qos = qos || f.QoS
-		}
-	}
-	for i := range t.h.PFs {
-		p := &t.h.PFs[i]
-		if p.Fabric != fabric {
-			continue
-		}
-		on++
-		if ok, _ := p.usable(t.req, qos); ok {
-			working := p.Parked.with(&p.Claimed)
-			ready += working.Count()
-			free += p.Free()
-		}
-	}
-	return need, on, ready, free
 }
 
 // most returns for how many VFs of the request, taken from the first, room can be found.
@@ -197,7 +225,7 @@ func (t *trial) judgeCells(v *verdict) {
 	if v.met {
 		return
 	}
-	if !r.Strict && t.fit(t.all[:len(r.VFs)], anyNode, t.cut, false) {
+	if !r.Strict && t.fit(t.all, anyNode, t.cut, false) {
 		t.match(mem, nil)
 		return
 	}
@@ -209,7 +237,7 @@ func (t *trial) judgeLocal(v *verdict, mem nodeSet) {
 	v.fabric = t.req.VFs[0].Fabric
 	if t.req.Strict && !t.match(mem, t.free) {
 		v.rule, v.need = numaVF, int64(t.inCell(0))
-		v.node, v.have = t.limit(mem, func(c *Cell) int64 { return int64(t.local(c.ID, t.free)) })
+		v.node, v.have = t.limit(mem, func(c *Cell) int64 { return int64(t.local(t.h.index(c.ID), t.free)) })
 		return
 	}
 	rate := int64(t.req.MinRate)
@@ -219,7 +247,7 @@ func (t *trial) judgeLocal(v *verdict, mem nodeSet) {
 		return
 	}
 	v.need = rate * int64(t.inCell(0))
-	v.node, v.have = t.limit(mem, func(c *Cell) int64 { return rate * int64(t.local(c.ID, t.cut)) })
+	v.node, v.have = t.limit(mem, func(c *Cell) int64 { return rate * int64(t.local(t.h.index(c.ID), t.cut)) })
 }
 
 // inCell returns how many VFs a guest cell has.
@@ -237,7 +265,7 @@ func (t *trial) inCell(cell int) int {
 func (t *trial) local(node int, room []int) int {
 	n := 0
 	for i, r := range room {
-		if t.on(i, node) {
+		if t.at(i, node) {
 			n += r
 		}
 	}
