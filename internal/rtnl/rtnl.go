@@ -24,8 +24,9 @@ const (
 type VF struct {
 	Index      int
 	MAC        roce.MAC
-	VLAN       int // 0 = none
-	QoS        int // PCP 0–7
+	VLAN       int    // 0 = none
+	QoS        int    // PCP 0–7
+	Proto      uint16 // EtherType of the VLAN tag, 0x8100 or 0x88a8; 0 = the driver does not say
 	SpoofCheck *bool
 	Trust      *bool
 	MinRate    uint32
