@@ -78,6 +78,11 @@ func (d *DB) send(b *batch) (*clientv3.TxnResponse, error) {
 
 func (d *DB) commit(b *batch) {
 	res, err := d.send(b)
+	// A batch that changes nothing can be sent as often as it takes.
+	late := time.Now().Add(d.conf.Timeout)
+	for pause := firstPause; b.draft.Empty() && d.transient(err) && time.Now().Before(late); pause = d.rest(pause) {
+		res, err = d.send(b)
+	}
 	switch refusal := d.refusal(err); {
 	case err == nil && res.Succeeded:
 		d.committed(b, res.Header.Revision)
@@ -91,6 +96,11 @@ func (d *DB) commit(b *batch) {
 		d.log.Warn("etcd did not say whether a commit was made; finding out", "batch", b.id, "cause", err)
 		d.resolve(b, err)
 	}
+}
+
+// transient: etcd gave no answer, and asking again makes sense.
+func (d *DB) transient(err error) bool {
+	return err != nil && d.refusal(err) == nil && d.ctx.Err() == nil
 }
 
 // committed publishes the batch, if the watch has not done so already, and answers its members.
@@ -261,7 +271,7 @@ func (d *DB) fence(b *batch) (*clientv3.TxnResponse, error) {
 func (d *DB) refusal(err error) error {
 	switch {
 	case errors.Is(err, rpctypes.ErrNoSpace):
-		return fault.Wrap(err, fault.Unavailable, "the store is full and takes no changes; free space with `verbena store reclaim`, or raise its quota, then try again")
+		return fault.Wrap(err, fault.Unavailable, "the store is full and takes no changes: an operator must reclaim its space or raise its quota, then try again")
 	case errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fault.Wrap(err, fault.TooLarge, "etcd takes no transaction of this size; its --max-request-bytes must be at least 1572864")
 	case errors.Is(err, rpctypes.ErrTooManyOps):

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -27,7 +28,8 @@ type DB struct {
 	kv      clientv3.KV
 	member  *member // nil if external
 	replica *replica.Replica
-	server  string // this process in batch ids
+	server  string       // this process in batch ids
+	cause   atomic.Value // string: what the connection last complained of
 
 	ctx    context.Context // of the goroutines
 	cancel context.CancelFunc
@@ -72,7 +74,7 @@ func openWith(ctx context.Context, c Config, wrap func(clientv3.KV) clientv3.KV)
 	}
 	s, last, err := d.load(ctx)
 	if err != nil {
-		return nil, errors.Join(unreachable(err, c), d.disconnect())
+		return nil, errors.Join(d.unreachable(err), d.disconnect())
 	}
 	d.last = last
 	d.replica = replica.New(s, replica.Config{History: c.History, Queue: c.Queue})
@@ -82,8 +84,11 @@ func openWith(ctx context.Context, c Config, wrap func(clientv3.KV) clientv3.KV)
 	return d, nil
 }
 
-func unreachable(err error, c Config) error {
-	return fault.Wrap(err, fault.Unavailable, "the store at %s can't be read; check that etcd runs there and that the certificates fit", c)
+func (d *DB) unreachable(err error) error {
+	if cause, ok := d.cause.Load().(string); ok {
+		err = fmt.Errorf("%w (%s)", err, cause)
+	}
+	return fault.Wrap(err, fault.Unavailable, "the store at %s does not answer; check that etcd runs there and that the certificates fit", d.conf)
 }
 
 func (d *DB) connect(ctx context.Context) error {
@@ -102,11 +107,11 @@ func (d *DB) connect(ctx context.Context) error {
 		DialTimeout:          d.conf.Timeout,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: d.conf.Timeout,
-		Logger:               zapLogger(ctx, d.log),
+		Logger:               zapLogger(ctx, d.log, &d.cause),
 		Context:              context.WithoutCancel(ctx),
 	})
 	if err != nil {
-		return unreachable(err, d.conf)
+		return d.unreachable(err)
 	}
 	return nil
 }
@@ -156,7 +161,7 @@ func (d *DB) position(ctx context.Context, rev int64) (int64, error) {
 	defer cancel()
 	res, err := d.kv.Get(ctx, d.commitKey())
 	if err != nil {
-		return 0, unreachable(err, d.conf)
+		return 0, d.unreachable(err)
 	}
 	if rev > res.Header.Revision || len(res.Kvs) == 0 {
 		return rev, nil

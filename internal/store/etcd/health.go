@@ -42,14 +42,14 @@ func (d *DB) Health(ctx context.Context) (store.Health, error) {
 		}
 	}
 	if h.Size == 0 {
-		return h, unreachable(err, d.conf)
+		return h, d.unreachable(err)
 	}
 	if behind > 0 && behind == len(d.endpoints()) {
 		d.readAgain()
 	}
 	alarms, err := d.client.AlarmList(ctx)
 	if err != nil {
-		return h, unreachable(err, d.conf)
+		return h, d.unreachable(err)
 	}
 	for _, a := range alarms.Alarms {
 		h.NoSpace = h.NoSpace || a.Alarm == etcdserverpb.AlarmType_NOSPACE
@@ -77,13 +77,23 @@ func (d *DB) Reclaim(ctx context.Context) error {
 	if err != nil && !compacted(err) {
 		return fault.Wrap(err, fault.Unavailable, "the store's history up to revision %d can't be dropped", rev)
 	}
-	for _, e := range d.endpoints() {
-		if _, err := d.client.Defragment(ctx, e); err != nil {
-			return fault.Wrap(err, fault.Unavailable, "the store at %s%s can't be defragmented", d.conf.Dir, e)
-		}
+	if err := d.defragment(ctx); err != nil {
+		return fault.Wrap(err, fault.Unavailable, "the store at %s can't be defragmented", d.conf)
 	}
 	if _, err := d.client.AlarmDisarm(ctx, &clientv3.AlarmMember{}); err != nil {
-		return fmt.Errorf("disarm the space alarm: %w", unreachable(err, d.conf))
+		return fmt.Errorf("disarm the space alarm: %w", d.unreachable(err))
+	}
+	return nil
+}
+
+func (d *DB) defragment(ctx context.Context) error {
+	if d.member != nil { // the client's call needs a listener's health service, which this member has not
+		return d.member.etcd.Server.Backend().Defrag()
+	}
+	for _, e := range d.conf.Endpoints {
+		if _, err := d.client.Defragment(ctx, e); err != nil {
+			return fmt.Errorf("defragment %s: %w", e, err)
+		}
 	}
 	return nil
 }

@@ -102,7 +102,7 @@ func (d *DB) follow() {
 }
 
 const (
-	firstPause = 20 * time.Millisecond
+	firstPause = 5 * time.Millisecond
 	maxPause   = time.Second
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"strings"
+	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -15,10 +16,13 @@ type bridge struct {
 	ctx    context.Context // slog asks for one; it never ends
 	log    *slog.Logger
 	fields []zapcore.Field
+	cause  *atomic.Value // string: the last error that was warned of
 }
 
-func zapLogger(ctx context.Context, log *slog.Logger) *zap.Logger {
-	return zap.New(&bridge{ctx: context.WithoutCancel(ctx), log: log.With("component", "etcd")})
+// zapLogger returns a logger for etcd's libraries. cause gets the last error that they warn of: the errors
+// that they return say "deadline exceeded" where the log says why.
+func zapLogger(ctx context.Context, log *slog.Logger, cause *atomic.Value) *zap.Logger {
+	return zap.New(&bridge{ctx: context.WithoutCancel(ctx), log: log.With("component", "etcd"), cause: cause})
 }
 
 func level(l zapcore.Level) slog.Level {
@@ -34,12 +38,12 @@ func level(l zapcore.Level) slog.Level {
 
 // Enabled implements zapcore.Core.
 func (b *bridge) Enabled(l zapcore.Level) bool {
-	return l > zapcore.DebugLevel && b.log.Enabled(b.ctx, level(l))
+	return l >= zapcore.WarnLevel || l > zapcore.DebugLevel && b.log.Enabled(b.ctx, level(l))
 }
 
 // With implements zapcore.Core.
 func (b *bridge) With(fields []zapcore.Field) zapcore.Core {
-	return &bridge{ctx: b.ctx, log: b.log, fields: append(b.fields[:len(b.fields):len(b.fields)], fields...)}
+	return &bridge{ctx: b.ctx, log: b.log, cause: b.cause, fields: append(b.fields[:len(b.fields):len(b.fields)], fields...)}
 }
 
 // Check implements zapcore.Core.
@@ -64,6 +68,9 @@ func (b *bridge) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	attrs := make([]slog.Attr, 0, len(enc.Fields))
 	for k, v := range enc.Fields {
 		attrs = append(attrs, slog.Any(k, v))
+	}
+	if text, ok := enc.Fields["error"].(string); ok && e.Level >= zapcore.WarnLevel {
+		b.cause.Store(text)
 	}
 	b.log.LogAttrs(b.ctx, level(e.Level), e.Message, attrs...)
 	return nil

@@ -243,3 +243,19 @@ func value(tb testing.TB, db store.DB, key string) string {
 	}))
 	return strings.Clone(out)
 }
+
+// eventually polls what another goroutine or process brings about.
+func eventually(tb testing.TB, f func() bool) {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !f() {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			tb.Fatal("it did not come about")
+		}
+	}
+}

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -60,7 +61,7 @@ func memberConfig(ctx context.Context, c Config) *embed.Config {
 	ec.AdvertisePeerUrls, ec.AdvertiseClientUrls = []url.URL{nowhere}, []url.URL{nowhere}
 	ec.InitialCluster = ec.Name + "=" + nowhere.String()
 	ec.EnableGRPCGateway = false
-	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(ctx, c.Log))
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(ctx, c.Log, &atomic.Value{}))
 	ec.MaxTxnOps = embeddedOps
 	ec.QuotaBackendBytes = c.Quota
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
