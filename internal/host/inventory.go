@@ -55,7 +55,7 @@ func Observed(tx store.Tx, name string, inv *api.Inventory, now time.Time) (chan
 	o := *old
 	o.Status.Inventory = inv
 	o.Status.Conditions = conditions(&o, ledger, now)
-	if reflect.DeepEqual(old.Status.Inventory, inv) && reflect.DeepEqual(old.Status.Conditions, o.Status.Conditions) {
+	if reflect.DeepEqual(old.Status.Inventory, inv) && reflect.DeepEqual(old.Status.Conditions, o.Status.Conditions) && reflect.DeepEqual(ledger, capacity(&o, ledger)) {
 		return false, nil
 	}
 	return true, save(tx, &o, ledger)
