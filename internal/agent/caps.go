@@ -71,17 +71,17 @@ func (a *Agent) probe(ctx context.Context, f *function, m *pfMemo) error {
 	if err != nil {
 		return fmt.Errorf("find out what the driver of PF %s can do: %w", f.Key, err)
 	}
-	after, err := a.vf(ctx, now, free.Key)
-	if err != nil {
+	if err := a.saveCaps(now, caps); err != nil {
 		return err
 	}
-	if after != nil {
-		steps := sriov.Reapply(now.PF, *after, sriov.Parking(free.Key))
-		if err := a.apply(ctx, steps); err != nil {
-			return a.parkOne(ctx, now, *after, m)
-		}
+	after, err := a.vf(ctx, now, free.Key)
+	if err != nil || after == nil {
+		return err
 	}
-	return a.saveCaps(now, caps)
+	if err := a.apply(ctx, sriov.Reapply(now.PF, *after, sriov.Parking(free.Key))); err != nil {
+		return a.parkOne(ctx, now, *after, m)
+	}
+	return nil
 }
 
 // freeVF picks the last parked VF, since the server gives low indexes out first; or, if none can be

@@ -58,6 +58,8 @@ func (k *kernel) attributes(ctx context.Context, f *function) (map[int]*rtnl.VF,
 
 // detail observes all VFs of the PF.
 func (k *kernel) detail(ctx context.Context, f *function, a around, prob *problems) {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
 	attr, err := k.attributes(ctx, f)
 	if err != nil {
 		prob.add(err)

@@ -65,6 +65,9 @@ func (a *Agent) pfReady(f *function, commissioned bool, s api.PF) (ready bool, r
 	case s.NumVFs != s.WantVFs:
 		return false, reason
 	}
+	if missing := sriov.Missing(f.PF, f.Count); missing != "" {
+		return false, "VF " + missing + " can't be seen yet"
+	}
 	if lacks := sriov.Lacks(s.Caps); lacks != "" {
 		if _, known := a.capabilities(f); known {
 			return false, "its driver can't set: " + lacks
@@ -74,7 +77,20 @@ func (a *Agent) pfReady(f *function, commissioned bool, s api.PF) (ready bool, r
 		}
 		return false, reason
 	}
-	return true, reason
+	return a.usable(f, reason)
+}
+
+// usable says no when every VF of the PF is in quarantine: then it is the PF or the host, not a VF.
+func (a *Agent) usable(f *function, reason string) (bool, string) {
+	last := ""
+	for _, v := range f.VFs {
+		st, why := a.state(v)
+		if st != api.VFQuarantined {
+			return true, reason
+		}
+		last = why
+	}
+	return false, "all its VFs are in quarantine: " + last
 }
 
 func (a *Agent) vfStatus(v sriov.VF, commissioned bool) api.VF {

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/verbena-cloud/verbena/internal/roce"
 	"github.com/verbena-cloud/verbena/internal/rtnl"
@@ -54,6 +55,10 @@ type still struct {
 func newKernel(tree sysfs.Tree, links rtnl.Links) *kernel {
 	return &kernel{tree: tree, links: links, still: map[string]still{}, known: map[string]bool{}, done: map[string]groupOf{}}
 }
+
+// readTime bounds the reading of one PF: sriov_numvfs answers only after a change under way, and another
+// PF must not wait for that.
+const readTime = 5 * time.Second
 
 // gone reports that a path does not exist, as opposed to everything else that reading can run into.
 func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) }
@@ -145,6 +150,8 @@ func (k *kernel) remembered(bdf string) (still, bool) {
 
 // fn observes one PF. Of its VFs it learns index and address only; see detail.
 func (k *kernel) fn(ctx context.Context, bdf string, prob *problems) function {
+	ctx, cancel := context.WithTimeout(ctx, readTime)
+	defer cancel()
 	f := function{}
 	addr, err := roce.ParsePCI(bdf)
 	if err != nil {

@@ -24,6 +24,9 @@ func Count(pf PF, want wire.PF, busy Busy) ([]Step, error) {
 		steps = append(steps, Up{pf.Netdev})
 	}
 	if pf.Count == want.VFs {
+		if Missing(pf, pf.Count) != "" {
+			steps = append(steps, Await{PCIPath(pf.PCI), pf.Count})
+		}
 		return steps, nil
 	}
 	if pf.Count > 0 {
