@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -15,8 +17,6 @@ import (
 	"github.com/verbena-cloud/verbena/internal/auth"
 	"github.com/verbena-cloud/verbena/internal/fault"
 	"github.com/verbena-cloud/verbena/internal/host"
-	"github.com/verbena-cloud/verbena/internal/object"
-	"github.com/verbena-cloud/verbena/internal/sched"
 	"github.com/verbena-cloud/verbena/internal/store"
 	"github.com/verbena-cloud/verbena/internal/wire"
 )
@@ -32,11 +32,24 @@ const (
 	maxReason       = 63
 )
 
-// statusIn takes the report as bytes: the messages of agents are package wire's, not part of the API's
+// statusIn takes the report undecoded: the messages of agents are package wire's, not part of the API's
 // description, and a field that an agent of a newer version sends is none of our business.
 type statusIn struct {
-	RawBody []byte `contentType:"application/json"`
+	Body report
 }
+
+// report is a wire.Status that decodes itself.
+type report struct {
+	wire.Status
+	wrong error
+}
+
+// Schema says no more than that it is an object.
+func (*report) Schema(huma.Registry) *huma.Schema {
+	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true, Description: "See package wire"}
+}
+
+func (r *report) decode(data []byte) { r.wrong = json.Unmarshal(data, &r.Status) }
 
 type ackOut struct {
 	Body wire.Ack
@@ -50,7 +63,8 @@ func (s *Server) agentRoutes() []route {
 			summary:  "Stream what the agent's host should be, completely and again after each change",
 			describe: plainAnswer("text/event-stream")}, s.desired),
 		handle(route{id: "agent-status", method: http.MethodPost, path: wire.PathStatus, perm: auth.AgentStatus, tag: tag,
-			summary: "Tell what the agent saw and did on its host"}, s.agentStatus),
+			summary:  "Tell what the agent saw and did on its host",
+			describe: func(op *huma.Operation, _ huma.Registry) { op.SkipValidateBody = true }}, s.agentStatus),
 		handle(route{id: "agent-beat", method: http.MethodPost, path: wire.PathBeat, perm: auth.AgentBeat, tag: tag,
 			summary: "Show that the agent lives; nothing is stored"}, s.beat),
 	}
@@ -66,9 +80,9 @@ func (s *Server) beat(ctx context.Context, _ *struct{}) (*struct{}, error) {
 // ignored and named in the answer, the rest is taken; what changes nothing is not written.
 func (s *Server) agentStatus(ctx context.Context, in *statusIn) (*ackOut, error) {
 	c := callFrom(ctx)
-	st := &wire.Status{}
+	st := &in.Body.Status
 	c.object = api.Ref{Kind: api.KindHost, Name: c.Host}
-	if err := json.Unmarshal(in.RawBody, st); err != nil {
+	if in.Body.wrong != nil {
 		return nil, withStatus{fault.New(fault.Invalid, "the report can't be read as one"), http.StatusBadRequest, nil}
 	}
 	if err := checkStatus(c.Host, st); err != nil {
@@ -84,9 +98,9 @@ func (s *Server) agentStatus(ctx context.Context, in *statusIn) (*ackOut, error)
 	if err != nil {
 		return nil, err
 	}
-	if len(ack.Ignored) > 0 {
+	if first := strings.Join(ack.Ignored[:min(1, len(ack.Ignored))], ""); s.ident.live.refused(c.Host, first) {
 		s.auditRefusal(c, c.action(), fault.New(fault.Forbidden, "%d reports about VMs or objects that host %s does not hold, the first: %s",
-			len(ack.Ignored), c.Host, ack.Ignored[0]))
+			len(ack.Ignored), c.Host, first))
 	}
 	s.ident.live.beat(c.Host, st.Inventory != nil, s.now())
 	return &ackOut{Body: ack}, nil
@@ -137,46 +151,6 @@ func refusedOnly(err error) bool {
 	switch fault.KindOf(err) {
 	case fault.NotFound, fault.Conflict, fault.Forbidden, fault.Invalid, fault.Unready, fault.Precondition:
 		return true
-	default:
-		return false
-	}
-}
-
-// held returns the VM of that identity which holds something of the host.
-func held(tx store.Tx, name, uid string) (*api.VM, error) {
-	none := fault.New(fault.NotFound, "host %s holds no VM with uid %s", name, clip(uid))
-	if !plausible(uid) {
-		return nil, none
-	}
-	e := tx.Get(object.ClaimKey(name, uid))
-	if e == nil {
-		return nil, none
-	}
-	claim, err := store.Peek[sched.Claim](e)
-	if err != nil {
-		return nil, err
-	}
-	v, err := object.Peek[api.VM](tx, api.KindVM, claim.Tenant, claim.Name)
-	if err != nil {
-		return nil, err
-	}
-	if v.UID != uid || v.Status.Host != name {
-		return nil, none
-	}
-	return v, nil
-}
-
-// holds reports whether the object is the host itself or a VM placed on it: what an agent may tell of.
-func holds(tx store.Tx, name string, about api.Ref) bool {
-	switch about.Kind {
-	case api.KindHost:
-		return about.Name == name && about.Tenant == ""
-	case api.KindVM:
-		if !plausible(about.Tenant) || !plausible(about.Name) {
-			return false
-		}
-		v, err := object.Peek[api.VM](tx, api.KindVM, about.Tenant, about.Name)
-		return err == nil && v.Status.Host == name && (about.UID == "" || about.UID == v.UID)
 	default:
 		return false
 	}
@@ -241,24 +215,36 @@ func (s *Server) sendDesired(ctx context.Context, out *stream, name string, sent
 		}
 		return err
 	}
-	rev := d.Revision
-	d.Revision = 0 // the store's revision moves all the time; what counts is whether the rest has changed
+	sum, err := digest(d)
+	if err != nil {
+		return err
+	}
+	if sum == *sent {
+		return nil
+	}
 	data, err := json.Marshal(d)
 	if err != nil {
 		return fmt.Errorf("encode the desired state of %s: %w", name, err)
 	}
-	sum := sha256.Sum256(data)
-	if sum == *sent {
-		return nil
-	}
-	d.Revision = rev
-	if data, err = json.Marshal(d); err != nil {
-		return fmt.Errorf("encode the desired state of %s: %w", name, err)
-	}
-	out.event("desired", rev, data)
+	out.event("desired", d.Revision, data)
 	if err := out.flush(); err != nil {
 		return err
 	}
 	*sent = sum
 	return nil
+}
+
+// digest is the same for desired states that ask the same of a host. Revisions don't count: that of the
+// store moves all the time, that of a VM with each report of its own host.
+func digest(d *wire.Desired) ([sha256.Size]byte, error) {
+	bare := *d
+	bare.Revision, bare.VMs = 0, slices.Clone(d.VMs)
+	for i := range bare.VMs {
+		bare.VMs[i].Revision = 0
+	}
+	data, err := json.Marshal(&bare)
+	if err != nil {
+		return [sha256.Size]byte{}, fmt.Errorf("encode the desired state of %s: %w", d.Host, err)
+	}
+	return sha256.Sum256(data), nil
 }
