@@ -133,8 +133,12 @@ func checkSource(f *fault.Faults, s string) bool {
 		return false
 	}
 	u, err := url.Parse(s)
-	if err != nil || u.Scheme != "https" || u.Host == "" || u.User != nil {
-		f.Add("spec.source", "%s is neither an https URL (without user and password) nor an absolute path that every host has", object.Quote(s))
+	if err == nil && u.User != nil {
+		f.Add("spec.source", "a URL with a user or password would show them to everybody who may see the image; leave them out")
+		return true
+	}
+	if err != nil || u.Scheme != "https" || u.Host == "" {
+		f.Add("spec.source", "%s is neither an https URL nor an absolute path that every host has", object.Quote(s))
 		return false
 	}
 	return true
