@@ -15,9 +15,10 @@ import (
 	"github.com/verbena-cloud/verbena/internal/sysfs"
 )
 
-// A captured tree is a txtar archive. Its comment has one link per line, "PATH -> TARGET" with TARGET
-// relative to the link as in sysfs; other lines of it are for people. Each file is an attribute; one whose
-// text is "!ERRNO" (say !EINVAL) answers that error when it is read.
+// A captured tree is a txtar archive. In its comment a line "PATH -> TARGET" is a link, with TARGET relative
+// to it as in sysfs, and "PATH = TEXT" is an attribute of one line; lines that begin with # are for people.
+// Each file of the archive is an attribute too. The text "!ERRNO" (say !EINVAL) stands for an attribute that
+// answers that error when it is read.
 
 // capture is a read-only tree.
 type capture struct {
@@ -25,29 +26,62 @@ type capture struct {
 	root *node
 }
 
+// entry is a path with a link's target or an attribute's text.
+type entry struct{ path, value string }
+
+// parse reads an archive.
+func parse(archive string) (attrs, links []entry, err error) {
+	a := txtar.Parse([]byte(archive))
+	for line := range strings.Lines(string(a.Comment)) {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if from, to, ok := strings.Cut(line, " -> "); ok {
+			links = append(links, entry{from, to})
+			continue
+		}
+		path, text, ok := strings.Cut(line, " = ")
+		if !ok {
+			return nil, nil, fmt.Errorf("captured tree: %q is neither a link, an attribute nor a comment", line)
+		}
+		attrs = append(attrs, entry{path, text})
+	}
+	for _, f := range a.Files {
+		attrs = append(attrs, entry{f.Name, strings.TrimSuffix(string(f.Data), "\n")})
+	}
+	for _, e := range slices.Concat(attrs, links) {
+		if !filepath.IsLocal(e.path) {
+			return nil, nil, fmt.Errorf("captured tree: %q leads out of it", e.path)
+		}
+	}
+	return attrs, links, nil
+}
+
 // Captured returns a tree that shows a captured one and refuses writes with EROFS.
 func Captured(archive string) (sysfs.Tree, error) {
+	attrs, links, err := parse(archive)
+	if err != nil {
+		return nil, err
+	}
 	c := &capture{root: newDir()}
-	a := txtar.Parse([]byte(archive))
-	for _, f := range a.Files {
-		n, name := c.root.place(f.Name)
-		text := strings.TrimSuffix(string(f.Data), "\n")
-		if errno, ok := errnoOf(text); ok {
+	for _, a := range attrs {
+		n, name := c.root.place(a.path)
+		if errno, ok := errnoOf(a.value); ok {
 			n.fails(name, errno)
 			continue
 		}
-		n.text(name, text)
+		n.text(name, a.value)
 	}
-	links := linksOf(string(a.Comment))
-	for _, l := range links { // first the places, then the targets: links may point at links' directories
-		n, name := c.root.place(l[0])
+	for _, l := range links { // first the places, then the targets: links may lead through links
+		n, name := c.root.place(l.path)
 		n.put(name, &node{to: newDir()})
 	}
 	for _, l := range links {
-		n, name := c.root.place(l[0])
-		to, err := n.walk(l[1], Never, true)
+		n, name := c.root.place(l.path)
+		to, err := n.walk(l.value, Never, true)
 		if err != nil {
-			return nil, fmt.Errorf("captured link %s -> %s: %w", l[0], l[1], err)
+			return nil, fmt.Errorf("captured link %s -> %s: %w", l.path, l.value, err)
 		}
 		n.kids[name].to = to
 	}
@@ -60,16 +94,6 @@ func (n *node) place(path string) (*node, string) {
 		return n.dir(path[:i]), path[i+1:]
 	}
 	return n, path
-}
-
-func linksOf(comment string) [][2]string {
-	var out [][2]string
-	for line := range strings.Lines(comment) {
-		if from, to, ok := strings.Cut(strings.TrimSpace(line), " -> "); ok {
-			out = append(out, [2]string{from, to})
-		}
-	}
-	return out
 }
 
 func errnoOf(text string) (syscall.Errno, bool) {
@@ -181,7 +205,7 @@ func (k *Kernel) Capture() string {
 		}
 	}
 	visit(k.sys)
-	a.Comment = []byte("Made from a simulated kernel, not captured on a host.\n" + strings.Join(links, "\n") + "\n")
+	a.Comment = []byte("# Made from a simulated kernel, not captured on a host.\n" + strings.Join(links, "\n") + "\n")
 	return string(txtar.Format(a))
 }
 
@@ -211,27 +235,29 @@ func shown(n *node) string {
 // Extract writes a captured tree into a directory, for sysfs.Open. Attributes that answer an error are left
 // out, since files can't.
 func Extract(archive, root string) error {
-	a := txtar.Parse([]byte(archive))
-	for _, f := range a.Files {
-		text := strings.TrimSuffix(string(f.Data), "\n")
-		if _, ok := errnoOf(text); ok {
+	attrs, links, err := parse(archive)
+	if err != nil {
+		return err
+	}
+	for _, a := range attrs {
+		if _, ok := errnoOf(a.value); ok {
 			continue
 		}
-		path := filepath.Join(root, f.Name)
+		path := filepath.Join(root, a.path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-			return fmt.Errorf("extract %s: %w", f.Name, err)
+			return fmt.Errorf("extract %s: %w", a.path, err)
 		}
-		if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
-			return fmt.Errorf("extract %s: %w", f.Name, err)
+		if err := os.WriteFile(path, []byte(a.value+"\n"), 0o600); err != nil {
+			return fmt.Errorf("extract %s: %w", a.path, err)
 		}
 	}
-	for _, l := range linksOf(string(a.Comment)) {
-		path := filepath.Join(root, l[0])
+	for _, l := range links {
+		path := filepath.Join(root, l.path)
 		if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
-			return fmt.Errorf("extract %s: %w", l[0], err)
+			return fmt.Errorf("extract %s: %w", l.path, err)
 		}
-		if err := os.Symlink(l[1], path); err != nil {
-			return fmt.Errorf("extract %s: %w", l[0], err)
+		if err := os.Symlink(l.value, path); err != nil {
+			return fmt.Errorf("extract %s: %w", l.path, err)
 		}
 	}
 	return nil

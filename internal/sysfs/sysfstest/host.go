@@ -19,6 +19,7 @@ func (k *Kernel) boot() error {
 	k.sys = newDir()
 	k.cards, k.functions, k.drivers = nil, map[roce.PCIAddr]*function{}, map[string]*driver{}
 	k.modules, k.groups, k.rdma, k.ifindex = map[string]bool{}, map[int]*group{}, map[string]bool{}, 1
+	k.netdevs = map[string]*netdev{}
 	for _, d := range []string{"bus/pci/devices", "bus/pci/drivers", "class/net", "kernel/iommu_groups", "module", "devices/virtual/net/lo"} {
 		k.sys.dir(d)
 	}

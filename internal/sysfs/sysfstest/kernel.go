@@ -34,6 +34,7 @@ type Kernel struct {
 	trouble   map[string]*trouble
 	freed     chan struct{} // closed whenever a process lets a vfio group go
 	ifindex   int
+	netdevs   map[string]*netdev
 	rdma      map[string]bool
 	listeners map[chan struct{}]bool
 	onBoot    []func()

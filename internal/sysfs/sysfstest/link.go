@@ -47,7 +47,7 @@ func (k *Kernel) linkPort(link string) (*port, error) {
 	if err := k.meet(rtnlPath(link)); err != nil {
 		return nil, err
 	}
-	n := k.netdev(link)
+	n := k.netdevs[link]
 	if n == nil {
 		return nil, syscall.ENODEV
 	}
@@ -164,7 +164,7 @@ func (k *Kernel) setUp(link string, up bool) error {
 	if err := k.meet(rtnlPath(link)); err != nil {
 		return err
 	}
-	n := k.netdev(link)
+	n := k.netdevs[link]
 	if n == nil {
 		return syscall.ENODEV
 	}
@@ -217,7 +217,7 @@ func (k *Kernel) notify() {
 // PermanentMAC returns the address burnt into a link's card (ethtool -P).
 func (k *Kernel) PermanentMAC(ctx context.Context, link string) (string, error) {
 	return look(ctx, k, "permanent address of", rtnlPath(link), func() (string, error) {
-		n := k.netdev(link)
+		n := k.netdevs[link]
 		if n == nil {
 			return "", naming("permanent address of "+link, syscall.ENODEV)
 		}

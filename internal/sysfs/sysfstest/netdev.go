@@ -43,6 +43,7 @@ func (k *Kernel) addNetdev(f *function, name string) {
 	}
 	n.perm = n.mac
 	f.net = n
+	k.netdevs[name] = n
 	n.dir = f.dir.dir("net").dir(name)
 	k.netAttributes(n, assign)
 	k.sys.dir("class/net").link(name, n.dir, 0)
@@ -53,7 +54,7 @@ func (k *Kernel) addNetdev(f *function, name string) {
 
 func (k *Kernel) netAttributes(n *netdev, assign string) {
 	d, p := n.dir, n.fn.port
-	d.live("address", n.mac.String)
+	d.live("address", func() string { return n.mac.String() })
 	d.text("addr_assign_type", assign)
 	d.text("ifindex", strconv.Itoa(n.index))
 	d.text("type", "1")
@@ -146,16 +147,8 @@ func (k *Kernel) removeNetdev(f *function) {
 	if f.vf < 0 && f.port.cfg.Bond != "" {
 		k.sys.dir("devices/virtual/net/" + f.port.cfg.Bond).remove("lower_" + f.net.name)
 	}
+	delete(k.netdevs, f.net.name)
 	f.net = nil
-}
-
-func (k *Kernel) netdev(name string) *netdev {
-	for _, f := range k.functions {
-		if f.net != nil && f.net.name == name {
-			return f.net
-		}
-	}
-	return nil
 }
 
 // free returns prefix with the lowest number that is not taken, and takes it.

@@ -80,15 +80,17 @@ func (k *Kernel) Unplug(pci string) error {
 func (k *Kernel) Rename(link, name string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	n := k.netdev(link)
+	n := k.netdevs[link]
 	if n == nil {
 		return fmt.Errorf("rename %s: %w", link, syscall.ENODEV)
 	}
-	if k.netdev(name) != nil {
+	if k.netdevs[name] != nil {
 		return fmt.Errorf("rename %s to %s: %w", link, name, syscall.EEXIST)
 	}
 	class := k.sys.dir("class/net")
 	delete(class.kids, n.name)
+	delete(k.netdevs, n.name)
+	k.netdevs[name] = n
 	delete(n.dir.parent.kids, n.name)
 	n.name = name
 	n.dir.parent.put(name, n.dir)
