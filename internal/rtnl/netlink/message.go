@@ -35,9 +35,7 @@ func words(v ...uint32) []byte {
 // request encodes a link request: struct nlmsghdr, struct ifinfomsg and attributes. The link is found by
 // its name, since its index is zero.
 func request(kind, flags uint16, link string, set linkFlags, attrs []byte) []byte {
-	body := make([]byte, unix.SizeofIfInfomsg) // family, index and type are zero
-	binary.NativeEndian.PutUint32(body[8:], set.flags)
-	binary.NativeEndian.PutUint32(body[12:], set.change)
+	body := words(0, 0, set.flags, set.change) // family, type and index are zero
 	body = attr(body, unix.IFLA_IFNAME, append([]byte(link), 0))
 	body = append(body, attrs...)
 	var b []byte

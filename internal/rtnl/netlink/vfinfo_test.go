@@ -235,7 +235,7 @@ func TestMalformed(t *testing.T) {
 
 // TestVerdict: a refusal has its errno and the kernel's own words.
 func TestVerdict(t *testing.T) {
-	refusal := append(words(uint32(0xffffffff-uint32(syscall.EOPNOTSUPP)+1)), make([]byte, unix.SizeofNlMsghdr)...)
+	refusal := append(words(0xffffffff-uint32(syscall.EOPNOTSUPP)+1), make([]byte, unix.SizeofNlMsghdr)...)
 	if err := verdict(refusal); !errors.Is(err, syscall.EOPNOTSUPP) {
 		t.Errorf("refusal: %v", err)
 	}

@@ -75,7 +75,7 @@ func follow(ctx context.Context, s *os.File, matters func([]byte) bool, tell fun
 		return fmt.Errorf("watch netlink: %w", err)
 	}
 	buf := make([]byte, 64<<10) // one event; a longer one is cut, which does no harm
-	for {
+	for ctx.Err() == nil {
 		var n int
 		var from unix.Sockaddr
 		var failed error
@@ -86,9 +86,10 @@ func follow(ctx context.Context, s *os.File, matters func([]byte) bool, tell fun
 			})
 			return !errors.Is(failed, unix.EAGAIN)
 		})
+		if ctx.Err() != nil {
+			break
+		}
 		switch {
-		case ctx.Err() != nil:
-			return nil
 		case err != nil:
 			return fmt.Errorf("watch netlink: %w", err)
 		case errors.Is(failed, unix.ENOBUFS): // events were lost
@@ -101,6 +102,7 @@ func follow(ctx context.Context, s *os.File, matters func([]byte) bool, tell fun
 			}
 		}
 	}
+	return nil
 }
 
 // relevant says whether a uevent is about something that an inventory has: "ACTION@DEVPATH", then

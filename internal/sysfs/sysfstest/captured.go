@@ -2,6 +2,7 @@ package sysfstest
 
 import (
 	"context"
+	"embed"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -66,7 +67,10 @@ func Captured(archive string) (sysfs.Tree, error) {
 	}
 	c := &capture{root: newDir()}
 	for _, a := range attrs {
-		n, name := c.root.place(a.path)
+		n, name, err := c.root.place(a.path)
+		if err != nil {
+			return nil, err
+		}
 		if errno, ok := errnoOf(a.value); ok {
 			n.fails(name, errno)
 			continue
@@ -74,26 +78,58 @@ func Captured(archive string) (sysfs.Tree, error) {
 		n.text(name, a.value)
 	}
 	for _, l := range links { // first the places, then the targets: links may lead through links
-		n, name := c.root.place(l.path)
-		n.put(name, &node{to: newDir()})
-	}
-	for _, l := range links {
-		n, name := c.root.place(l.path)
-		to, err := n.walk(l.value, Never, true)
+		n, name, err := c.root.place(l.path)
 		if err != nil {
-			return nil, fmt.Errorf("captured link %s -> %s: %w", l.path, l.value, err)
+			return nil, err
 		}
-		n.kids[name].to = to
+		n.put(name, &node{to: &node{gone: true}})
 	}
-	return c, nil
+	return c, c.resolve(links)
 }
 
-// place returns the directory of a path, made if need be, and the last name in it.
-func (n *node) place(path string) (*node, string) {
-	if i := strings.LastIndexByte(path, '/'); i >= 0 {
-		return n.dir(path[:i]), path[i+1:]
+// resolve gives links their targets, those first that no other is needed for.
+func (c *capture) resolve(links []entry) error {
+	for len(links) > 0 {
+		var later []entry
+		for _, l := range links {
+			n, name, err := c.root.place(l.path)
+			if err != nil {
+				return err
+			}
+			to, err := n.walk(l.value, Never, true)
+			if err != nil {
+				later = append(later, l)
+				continue
+			}
+			n.kids[name].to = to
+		}
+		if len(later) == len(links) {
+			return fmt.Errorf("captured link %s -> %s leads nowhere", later[0].path, later[0].value)
+		}
+		links = later
 	}
-	return n, path
+	return nil
+}
+
+// place returns the directory of a path, made if need be, and the last name in it, which must not be one.
+func (n *node) place(path string) (*node, string, error) {
+	for {
+		name, rest, more := strings.Cut(path, "/")
+		kid := n.kids[name]
+		switch {
+		case name == "" || name == "." || name == "..":
+			return nil, "", fmt.Errorf("captured path with the element %q", name)
+		case !more && kid != nil && kid.isDir():
+			return nil, "", fmt.Errorf("captured path %q is also a directory", path)
+		case !more:
+			return n, name, nil
+		case kid == nil:
+			kid = n.put(name, newDir())
+		case !kid.isDir():
+			return nil, "", fmt.Errorf("captured path leads through %q, which is no directory", name)
+		}
+		n, path = kid, rest
+	}
 }
 
 func errnoOf(text string) (syscall.Errno, bool) {
@@ -114,7 +150,7 @@ func errnoOf(text string) (syscall.Errno, bool) {
 
 // Read returns a captured attribute.
 func (c *capture) Read(ctx context.Context, path string) (string, error) {
-	return captured(ctx, c, "read", path, true, func(n *node) (string, error) {
+	return captured(ctx, c, "read", path, func(n *node) (string, error) {
 		if n.isDir() {
 			return "", syscall.EISDIR
 		}
@@ -125,13 +161,13 @@ func (c *capture) Read(ctx context.Context, path string) (string, error) {
 
 // Write refuses: what was captured is past.
 func (c *capture) Write(ctx context.Context, path, _ string) error {
-	_, err := captured(ctx, c, "write", path, true, func(*node) (struct{}, error) { return struct{}{}, syscall.EROFS })
+	_, err := captured(ctx, c, "write", path, func(*node) (struct{}, error) { return struct{}{}, syscall.EROFS })
 	return err
 }
 
 // List returns the sorted names in a captured directory.
 func (c *capture) List(ctx context.Context, path string) ([]string, error) {
-	return captured(ctx, c, "list", path, true, func(n *node) ([]string, error) {
+	return captured(ctx, c, "list", path, func(n *node) ([]string, error) {
 		if !n.isDir() {
 			return nil, syscall.ENOTDIR
 		}
@@ -146,7 +182,7 @@ func (c *capture) List(ctx context.Context, path string) ([]string, error) {
 
 // Link returns the last element of a captured link's target.
 func (c *capture) Link(ctx context.Context, path string) (string, error) {
-	return captured(ctx, c, "readlink", path, false, func(n *node) (string, error) {
+	return captured(ctx, c, "readlink", path, func(n *node) (string, error) {
 		if n.to == nil {
 			return "", syscall.EINVAL
 		}
@@ -154,14 +190,14 @@ func (c *capture) Link(ctx context.Context, path string) (string, error) {
 	})
 }
 
-func captured[T any](ctx context.Context, c *capture, op, path string, last bool, f func(*node) (T, error)) (T, error) {
+func captured[T any](ctx context.Context, c *capture, op, path string, f func(*node) (T, error)) (T, error) {
 	var none T
 	if ctx.Err() != nil {
 		return sysfs.Guarded(ctx, &sysfs.Guard{}, op, path, func() (T, error) { return none, nil })
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n, err := c.root.walk(path, Never, last)
+	n, err := c.root.walk(path, Never, op != "readlink")
 	if err != nil {
 		return none, pathError(op, path, err)
 	}
@@ -261,4 +297,18 @@ func Extract(archive, root string) error {
 		}
 	}
 	return nil
+}
+
+//go:embed captures
+var captures embed.FS
+
+// Example returns a tree of a host with one card, by the name of its driver: mlx5_core, bnxt_en, ice or igb.
+// The first three were written after the formats that the kernel's documentation and source give, with
+// what the field reports of them; only igb's values were read from a running kernel.
+func Example(driver string) (string, error) {
+	b, err := captures.ReadFile("captures/" + driver + ".txtar")
+	if err != nil {
+		return "", fmt.Errorf("example tree of %s: %w", driver, err)
+	}
+	return string(b), nil
 }

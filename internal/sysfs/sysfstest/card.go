@@ -2,6 +2,7 @@ package sysfstest
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -172,7 +173,7 @@ func (k *Kernel) leave(f *function) {
 	delete(g.members, f.addr)
 	g.dir.kids["devices"].remove(f.addr.String())
 	if len(g.members) == 0 {
-		k.sys.dir("kernel/iommu_groups").remove(fmt.Sprint(g.id))
+		k.sys.dir("kernel/iommu_groups").remove(strconv.Itoa(g.id))
 		delete(k.groups, g.id)
 		if f.port != nil && f.port.card.group == g {
 			f.port.card.group = nil
@@ -190,7 +191,7 @@ func (k *Kernel) describe(f *function, class string, numa int) {
 	d.text("subsystem_device", "0x0016")
 	d.text("class", class)
 	d.text("revision", "0x00")
-	d.text("numa_node", fmt.Sprint(numa))
+	d.text("numa_node", strconv.Itoa(numa))
 	cpus := k.cfg.Cells[0].CPUs
 	if numa >= 0 && numa < len(k.cfg.Cells) {
 		cpus = k.cfg.Cells[numa].CPUs

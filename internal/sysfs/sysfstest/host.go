@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 
@@ -63,8 +64,8 @@ func (k *Kernel) cells() {
 			n   int64
 		}{{"hugepages-2048kB", c.Huge2M}, {"hugepages-1048576kB", c.Huge1G}} {
 			p := d.dir("hugepages/" + h.dir)
-			p.text("nr_hugepages", fmt.Sprint(h.n))
-			p.text("free_hugepages", fmt.Sprint(h.n))
+			p.text("nr_hugepages", strconv.FormatInt(h.n, 10))
+			p.text("free_hugepages", strconv.FormatInt(h.n, 10))
 			p.text("surplus_hugepages", "0")
 		}
 		dist := make([]string, len(k.cfg.Cells))

@@ -126,7 +126,7 @@ func TestIGB(t *testing.T) {
 		h.linked(igb+"/virtfn"+string(rune('0'+i)), bdf)
 		h.linked(igb+"/virtfn"+string(rune('0'+i))+"/physfn", "0000:81:00.0")
 		h.linked("bus/pci/devices/"+bdf+"/driver", "")
-		h.linked("bus/pci/devices/"+bdf+"/iommu_group", string([]string{"8", "9", "10", "11"}[i]))
+		h.linked("bus/pci/devices/"+bdf+"/iommu_group", []string{"8", "9", "10", "11"}[i])
 	}
 	h.reads(vf0+"/driver_override", "(null)")
 	h.fails(vf0+"/sriov_vf_msix_count", syscall.EACCES)
