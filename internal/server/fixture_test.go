@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/internal/auth"
@@ -178,5 +177,3 @@ func flavorJSON(name, labels string) string {
 
 // quiet is a logger for benchmarks.
 func quiet() *slog.Logger { return slog.New(slog.DiscardHandler) }
-
-var _ = time.Second

@@ -1,0 +1,286 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
+
+	"github.com/verbena-cloud/verbena/api"
+	"github.com/verbena-cloud/verbena/internal/pki"
+	"github.com/verbena-cloud/verbena/internal/store"
+	"github.com/verbena-cloud/verbena/internal/store/etcd"
+	"github.com/verbena-cloud/verbena/internal/store/mem"
+)
+
+const benchClients = 64
+
+// bareTxns is the baseline: how many transactions with two keys a bare embedded etcd commits in a second,
+// durable, for as many clients, called in its own process without any protocol.
+func bareTxns(b *testing.B) float64 {
+	b.Helper()
+	cfg := embed.NewConfig()
+	cfg.Dir, cfg.LogLevel = filepath.Join(b.TempDir(), "bare"), "panic"
+	local := func() url.URL {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer l.Close()
+		return url.URL{Scheme: "http", Host: l.Addr().String()}
+	}
+	client, peer := local(), local()
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	e, err := embed.StartEtcd(cfg)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer e.Close()
+	<-e.Server.ReadyNotify()
+	c := v3client.New(e.Server)
+	defer c.Close()
+	return perSecond(b, func(ctx context.Context, n int64) error {
+		a, z := fmt.Sprintf("/o/VM/t/%d", n), fmt.Sprintf("/ledger/%d", n)
+		_, err := c.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(a), "=", 0)).
+			Then(clientv3.OpPut(a, strings.Repeat("v", 1024)), clientv3.OpPut(z, strings.Repeat("l", 256))).Commit()
+		return err
+	})
+}
+
+// perSecond calls f from 64 goroutines for two seconds.
+func perSecond(b *testing.B, f func(ctx context.Context, n int64) error) float64 {
+	b.Helper()
+	var n, done atomic.Int64
+	var wg sync.WaitGroup
+	start := time.Now()
+	for range benchClients {
+		wg.Go(func() {
+			for time.Since(start) < 2*time.Second {
+				if err := f(context.Background(), n.Add(1)); err != nil {
+					b.Error(err)
+					return
+				}
+				done.Add(1)
+			}
+		})
+	}
+	wg.Wait()
+	return float64(done.Load()) / time.Since(start).Seconds()
+}
+
+// bench is a whole server on embedded etcd with hosts, tenants and a token.
+type bench struct {
+	s      *Server
+	url    string
+	client *http.Client
+	token  string
+}
+
+const benchTenants = 16
+
+func newBench(b *testing.B, db store.DB, secure bool) *bench {
+	b.Helper()
+	cfg := Config{Listen: "127.0.0.1:0", Version: "bench"}
+	scheme := "http"
+	tr := &http.Transport{MaxIdleConnsPerHost: benchClients, MaxConnsPerHost: benchClients}
+	if secure {
+		m, err := pki.NewMaterial(time.Now())
+		if err != nil {
+			b.Fatal(err)
+		}
+		if cfg.CA, err = pki.New(m); err != nil {
+			b.Fatal(err)
+		}
+		scheme, tr.TLSClientConfig = "https", &tls.Config{RootCAs: cfg.CA.Pool()}
+	}
+	s, err := New(b.Context(), cfg, Deps{Store: db, Log: quiet()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	b.Cleanup(func() {
+		tr.CloseIdleConnections()
+		cancel()
+		if err := <-done; err != nil {
+			b.Error(err)
+		}
+	})
+	x := &bench{s: s, url: scheme + "://" + s.Addr(), client: &http.Client{Transport: tr}, token: s.Bootstrap()}
+	x.fill(b)
+	return x
+}
+
+// fill makes 32 hosts of 4 PFs with 250 VFs, and tenants with a network each.
+func (x *bench) fill(b *testing.B) {
+	b.Helper()
+	post := func(path, body string) {
+		if err := x.post(b.Context(), path, body); err != nil {
+			b.Fatal(err)
+		}
+	}
+	post("/v1/fabrics", `{"kind":"Fabric","name":"roce","spec":{"speed":"25Gbps","vlanPool":["100-199"]}}`)
+	post("/v1/flavors", `{"kind":"Flavor","name":"rdma-small","spec":{"vcpus":2,"memory":"4GiB","rdma":true}}`)
+	post("/v1/images", `{"kind":"Image","name":"debian","spec":{"source":"/srv/debian.qcow2"}}`)
+	for i := range benchTenants {
+		name := fmt.Sprintf("t%d", i)
+		post("/v1/tenants", tenantJSON(name))
+		post("/v1/tenants/"+name+"/networks", fmt.Sprintf(`{"kind":"Network","name":"lab","spec":{"fabric":"roce","cidr":"10.%d.0.0/16"}}`, i))
+	}
+	var names []string
+	for i := range 32 {
+		names = append(names, fmt.Sprintf("h%d", i))
+		addHost(b, x.s, names[i], 250)
+	}
+	keepHostsAlive(b, x.s, names)
+}
+
+func (x *bench) post(ctx context.Context, path, body string) error {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, x.url+path, strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Authorization", "Bearer "+x.token)
+	a, err := x.client.Do(r)
+	if err != nil {
+		return err
+	}
+	defer a.Body.Close()
+	out, err := io.ReadAll(a.Body)
+	if err == nil && a.StatusCode != http.StatusCreated {
+		err = fmt.Errorf("%s: %s %s", path, a.Status, out)
+	}
+	return err
+}
+
+// BenchmarkVMCreateHTTP creates RDMA VMs, placed and claimed and durable, through the whole server with 64
+// clients in the same process, beside bare etcd transactions with two keys. The clients' work is in it.
+func BenchmarkVMCreateHTTP(b *testing.B) {
+	for _, secure := range []bool{false, true} {
+		name := "plain"
+		if secure {
+			name = "tls"
+		}
+		b.Run(name, func(b *testing.B) {
+			bare := bareTxns(b)
+			db, err := etcd.Open(b.Context(), etcd.Config{Dir: filepath.Join(b.TempDir(), "etcd")})
+			if err != nil {
+				b.Fatal(err)
+			}
+			b.Cleanup(func() { _ = db.Close() })
+			x := newBench(b, db, secure)
+			var n atomic.Int64
+			b.SetParallelism(benchClients / 2)
+			b.ResetTimer()
+			b.RunParallel(func(pb *testing.PB) {
+				for pb.Next() {
+					i := n.Add(1)
+					if err := x.post(context.Background(), fmt.Sprintf("/v1/tenants/t%d/vms", i%benchTenants), vmJSON(fmt.Sprintf("vm-%d", i), "rdma-small")); err != nil {
+						b.Error(err)
+						return
+					}
+				}
+			})
+			rate := float64(b.N) / b.Elapsed().Seconds()
+			b.ReportMetric(rate, "creates/s")
+			b.ReportMetric(bare, "bare-txns/s")
+			b.ReportMetric(rate/bare, "of-bare")
+		})
+	}
+}
+
+// BenchmarkVMGet reads a VM through the whole handler chain, beside a bare huma operation that returns an
+// object of the same size. No sockets: what is compared is our work.
+func BenchmarkVMGet(b *testing.B) {
+	db := mem.New()
+	b.Cleanup(func() { _ = db.Close() })
+	s, err := assemble(b.Context(), Config{}, Deps{Store: db, Log: quiet()})
+	if err != nil {
+		b.Fatal(err)
+	}
+	token := s.Bootstrap()
+	do := func(method, path, body string) *httptest.ResponseRecorder {
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+token)
+		r.Header.Set("Content-Type", "application/json")
+		w := httptest.NewRecorder()
+		s.ServeHTTP(w, r)
+		return w
+	}
+	for _, o := range []struct{ path, body string }{
+		{"/v1/fabrics", `{"kind":"Fabric","name":"roce","spec":{"speed":"25Gbps","vlanPool":["100-199"]}}`},
+		{"/v1/flavors", `{"kind":"Flavor","name":"rdma-small","spec":{"vcpus":2,"memory":"4GiB","rdma":true}}`},
+		{"/v1/images", `{"kind":"Image","name":"debian","spec":{"source":"/srv/debian.qcow2"}}`},
+		{"/v1/tenants", tenantJSON("physics")},
+		{"/v1/tenants/physics/networks", `{"kind":"Network","name":"lab","spec":{"fabric":"roce","cidr":"10.1.0.0/16"}}`},
+	} {
+		if w := do(http.MethodPost, o.path, o.body); w.Code != http.StatusCreated {
+			b.Fatal(w.Body)
+		}
+	}
+	addHost(b, s, "h1", 8)
+	made := do(http.MethodPost, "/v1/tenants/physics/vms", vmJSON("a", "rdma-small"))
+	if made.Code != http.StatusCreated {
+		b.Fatal(made.Body)
+	}
+	bare := bareGet(b)
+	request := func(h http.Handler, path string) func() {
+		return func() {
+			r := httptest.NewRequest(http.MethodGet, path, nil)
+			r.Header.Set("Authorization", "Bearer "+token)
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if w.Code != http.StatusOK {
+				b.Fatal(w.Body)
+			}
+		}
+	}
+	theirs := request(bare, "/v1/tenants/physics/vms/a")
+	ours := request(s, "/v1/tenants/physics/vms/a")
+	var spent time.Duration
+	for b.Loop() {
+		ours()
+		start := time.Now()
+		theirs()
+		spent += time.Since(start)
+	}
+	b.ReportMetric(float64(spent.Nanoseconds())/float64(b.N), "bare-ns/op")
+	b.ReportMetric(float64((b.Elapsed()-spent).Nanoseconds())/float64(spent.Nanoseconds()), "x-bare")
+}
+
+// bareGet is the smallest huma program that answers with a VM.
+func bareGet(b *testing.B) http.Handler {
+	b.Helper()
+	type in struct {
+		Tenant string `path:"tenant"`
+		Name   string `path:"name"`
+	}
+	type out struct{ Body api.VM }
+	mux := http.NewServeMux()
+	a := humago.New(mux, huma.DefaultConfig("bare", "1"))
+	vm := api.VM{Meta: api.Meta{Kind: api.KindVM, Name: "a", Tenant: "physics", UID: "0123456789abcdef"}, Spec: api.VMSpec{Flavor: "rdma-small", Image: "debian", Networks: []api.VMNetwork{{Network: "lab"}}}}
+	vm.Status = api.VMStatus{Phase: api.PhaseScheduled, Host: "h1", Cells: []api.VMCell{{VCPUs: 2}}, VFs: []api.VMVF{{PF: "h1-c0-p0", MAC: "02:00:00:00:00:01", IP: "10.1.0.2", VLAN: 100}}}
+	huma.Register(a, huma.Operation{OperationID: "get", Method: http.MethodGet, Path: "/v1/tenants/{tenant}/vms/{name}"},
+		func(context.Context, *in) (*out, error) { return &out{vm}, nil })
+	return mux
+}
