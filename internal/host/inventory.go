@@ -102,6 +102,7 @@ func capacity(o *api.Host, old *sched.Host) *sched.Host {
 		}
 	}
 	h.PFs = pfs(o, old)
+	h.Settle()
 	return h
 }
 

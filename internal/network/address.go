@@ -166,8 +166,8 @@ const macPrefix = "\x02\x76"
 func deriveMAC(uid string, index, try int) roce.MAC {
 	var in []byte
 	in = append(in, uid...)
-	in = binary.BigEndian.AppendUint32(in, uint32(index)) //nolint:gosec // an index below 16
-	in = binary.BigEndian.AppendUint32(in, uint32(try))   //nolint:gosec // a counter below maxTries
+	in = binary.BigEndian.AppendUint32(in, uint32(index))
+	in = binary.BigEndian.AppendUint32(in, uint32(try))  
 	sum := sha256.Sum256(in)
 	return roce.MAC([]byte(macPrefix + string(sum[:4])))
 }

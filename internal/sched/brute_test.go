@@ -130,7 +130,7 @@ func drawHost(t *rapid.T, name string) *sched.Host {
 		p := sched.PF{
 			Key: fmt.Sprintf("%s-%d", name, i), Fabric: rapid.SampledFrom([]string{"a", "a", "b"}).Draw(t, "fabric"),
 			Card: rapid.SampledFrom([]string{"", "c0", "c1"}).Draw(t, "card"), Port: n(0, 2).Draw(t, "port"), Cell: n(-1, 3).Draw(t, "cell"),
-			Speed: int64(n(0, 5).Draw(t, "speed")) * 1e9, Caps: sched.Caps(n(0, 7).Draw(t, "caps") | n(0, 7).Draw(t, "caps")),
+			Speed: int64(n(0, 5).Draw(t, "speed")) * 1e9, Caps: sched.Caps(n(0, 7).Draw(t, "caps") | n(0, 7).Draw(t, "more caps")),
 			Lag: rapid.Bool().Draw(t, "lag"), Ready: n(0, 5).Draw(t, "ready") > 0, VFs: 4,
 		}
 		for x := range 4 {
@@ -143,6 +143,9 @@ func drawHost(t *rapid.T, name string) *sched.Host {
 		}
 		p.Min = min(p.Speed, int64(n(0, 2).Draw(t, "min"))*1e9)
 		h.PFs = append(h.PFs, p)
+	}
+	if rapid.Bool().Draw(t, "settled") {
+		h.Settle()
 	}
 	return h
 }
@@ -252,7 +255,9 @@ func book(t *rapid.T, r *sched.Request, p sched.Placement) {
 		seen[n] = true
 		c.Cells = append(c.Cells, sched.CellClaim{Node: n, VCPUs: r.VCPUs, Memory: int64(r.Memory), Page: sched.PageClass(r.Page)})
 	}
-	h := p.Host.Clone()
+	before := p.Host.Clone()
+	before.Settle()
+	h := before.Clone()
 	if err := h.Take(c); err != nil {
 		t.Fatal(err)
 	}
@@ -283,7 +288,7 @@ func book(t *rapid.T, r *sched.Request, p sched.Placement) {
 	}
 	h.Give(c)
 	for i := range h.PFs {
-		if h.PFs[i] != p.Host.PFs[i] {
+		if h.PFs[i] != before.PFs[i] {
 			t.Fatalf("give is not the inverse of take: %+v", h.PFs[i])
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/verbena-cloud/verbena/api"
@@ -117,7 +118,7 @@ func (d *Decision) unready(v verdict) string {
 }
 
 func (d *Decision) cells(v verdict) (text, nearest string) {
-	what, need, have, more := "vCPUs", fmt.Sprint(v.need), fmt.Sprint(v.have), fmt.Sprint(v.need-v.have)
+	what, need, have, more := "vCPUs", strconv.FormatInt(v.need, 10), strconv.FormatInt(v.have, 10), strconv.FormatInt(v.need-v.have, 10)
 	if v.rule != numaVCPUs {
 		what, need, have, more = "memory", size(v.need), size(v.have), size(v.need-v.have)
 		if v.rule == numaHugepages {
@@ -147,6 +148,7 @@ func (d *Decision) local(v verdict) (text, nearest string) {
 	if v.have >= v.need {
 		text = fmt.Sprintf("needs %d VFs of fabric %s on the NUMA node of each cell, in the combination of ports and fabrics that the flavor asks for; no node that has vCPUs and memory has that", v.need, v.fabric)
 	}
+	parts := []string{text}
 	nearest = "use a flavor with numa preferred"
 	class := PageClass(d.req.Page)
 	seen := map[int]bool{}
@@ -158,15 +160,15 @@ func (d *Decision) local(v verdict) (text, nearest string) {
 		seen[p.Cell] = true
 		c := v.host.cell(p.Cell)
 		if c == nil {
-			text += fmt.Sprintf("; PF %s with %d is on an unknown node (%d)", p.Key, p.Free(), p.Cell)
+			parts = append(parts, fmt.Sprintf("PF %s with %d is on an unknown node (%d)", p.Key, p.Free(), p.Cell))
 			continue
 		}
-		text += fmt.Sprintf("; node %d, where PF %s has %d, has %d vCPUs and %s free, not %d and %s", c.ID, p.Key, p.Free(), c.freeVCPUs(), d.memory(c.freeMemory(class)), d.req.VCPUs, d.memory(int64(d.req.Memory)))
+		parts = append(parts, fmt.Sprintf("node %d, where PF %s has %d, has %d vCPUs and %s free, not %d and %s", c.ID, p.Key, p.Free(), c.freeVCPUs(), d.memory(c.freeMemory(class)), d.req.VCPUs, d.memory(int64(d.req.Memory))))
 		if short := d.short(c); short != "" && len(seen) == 1 {
 			nearest = fmt.Sprintf("free %s on node %d, or ", short, c.ID) + nearest
 		}
 	}
-	return text, nearest
+	return strings.Join(parts, "; "), nearest
 }
 
 // memory prints an amount with the page size that the request is about.
@@ -191,11 +193,9 @@ func (d *Decision) short(c *Cell) string {
 
 func (d *Decision) rates(v verdict) (text, nearest string) {
 	text = fmt.Sprintf("needs %s guaranteed for %d VFs of fabric %s, its free VFs can get %s", units.Rate(v.need), len(d.req.VFs), v.fabric, units.Rate(v.have))
-	for i := range v.host.PFs {
-		if p := &v.host.PFs[i]; p.Fabric == v.fabric && p.Speed == 0 {
-			text += fmt.Sprintf(" (the link speed of PF %s is unknown or its link is down)", p.Key)
-			break
-		}
+	down := slices.IndexFunc(v.host.PFs, func(p PF) bool { return p.Fabric == v.fabric && p.Speed == 0 })
+	if down >= 0 {
+		text += fmt.Sprintf(" (the link speed of PF %s is unknown or its link is down)", v.host.PFs[down].Key)
 	}
 	return text, "free guaranteed bandwidth, or use a flavor with a lower minRate"
 }

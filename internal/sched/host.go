@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 
@@ -18,6 +19,8 @@ type Host struct {
 	Cells     []Cell            `json:"cells,omitempty"`
 	PFs       []PF              `json:"pfs,omitempty"`
 	VMs       int               `json:"vms,omitempty"`
+
+	settled bool // what PFs count of their sets is filled in
 }
 
 // Page sizes by which memory is kept apart.
@@ -85,12 +88,41 @@ type PF struct {
 	Parked  Bits   `json:"parked,omitzero"`  // read back as parked: the only allocatable state
 	Claimed Bits   `json:"claimed,omitzero"` // held by VMs, whatever state they are in
 	Min     int64  `json:"min,omitempty"`    // sum of the minimum rates of claimed VFs, bit/s
+
+	count counts
+	on    int // index into the host's cells, -1 = on none
 }
 
+// counts are the sizes of a PF's sets. Every decision asks for them, of every PF of every host, while they
+// change only with a claim or an inventory.
+type counts struct{ free, working, held int }
+
 // Free returns how many VFs may be given away.
-func (p *PF) Free() int {
-	free := p.Parked.without(&p.Claimed)
-	return free.Count()
+func (p *PF) Free() int { return p.tally().free }
+
+func (p *PF) tally() counts {
+	free, working := p.Parked.without(&p.Claimed), p.Parked.with(&p.Claimed)
+	return counts{free.Count(), working.Count(), p.Claimed.Count()}
+}
+
+// Settle counts once what decisions ask for. Whoever makes a host calls it last; a host that was not
+// settled decides the same, only slower. Take, Give, Park and Unpark keep it so.
+func (h *Host) Settle() {
+	for i := range h.PFs {
+		p := &h.PFs[i]
+		p.count, p.on = p.tally(), h.index(p.Cell)
+	}
+	h.settled = true
+}
+
+// UnmarshalJSON reads a ledger entry and settles it.
+func (h *Host) UnmarshalJSON(b []byte) error {
+	type plain Host
+	if err := json.Unmarshal(b, (*plain)(h)); err != nil {
+		return err
+	}
+	h.Settle()
+	return nil
 }
 
 // usable reports whether the PF can serve the request at all, and if not, why.
@@ -152,6 +184,7 @@ func (h *Host) Take(c *Claim) error {
 			return fmt.Errorf("claim VF %d of %s on host %s for VM %s/%s: it is not free", v.Index, v.PF, h.Name, c.Tenant, c.Name)
 		}
 		p.Claimed.Set(v.Index)
+		p.count = p.tally()
 		p.Min += c.MinRate
 	}
 	for _, cc := range c.Cells {
@@ -171,6 +204,7 @@ func (h *Host) Give(c *Claim) {
 	for _, v := range c.VFs {
 		if p := h.pf(v.PF); p != nil && p.Claimed.Has(v.Index) {
 			p.Claimed.Clear(v.Index)
+			p.count = p.tally()
 			p.Min -= c.MinRate
 		}
 	}
@@ -205,6 +239,7 @@ func (h *Host) cell(id int) *Cell {
 func (h *Host) Park(v VFClaim) {
 	if p := h.pf(v.PF); p != nil {
 		p.Parked.Set(v.Index)
+		p.count = p.tally()
 	}
 }
 
@@ -212,5 +247,6 @@ func (h *Host) Park(v VFClaim) {
 func (h *Host) Unpark(v VFClaim) {
 	if p := h.pf(v.PF); p != nil {
 		p.Parked.Clear(v.Index)
+		p.count = p.tally()
 	}
 }

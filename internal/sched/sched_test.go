@@ -230,6 +230,9 @@ func BenchmarkPlace(b *testing.B) {
 	for _, bc := range []struct{ hosts, nodes, vfs int }{{4, 2, 32}, {4, 16, 4}, {256, 2, 32}} {
 		b.Run(fmt.Sprintf("%dx%d", bc.hosts, bc.nodes), func(b *testing.B) {
 			hosts, r := rack(bc.hosts, bc.nodes, bc.vfs), request(2)
+			for _, h := range hosts {
+				h.Settle()
+			}
 			b.ReportAllocs()
 			for b.Loop() {
 				if _, d := sched.Place(r, hosts); !d.Fits() {

@@ -120,10 +120,14 @@ func (t *trial) count() {
 func (t *trial) countPF(i int) {
 	p := &t.h.PFs[i]
 	t.free[i], t.cut[i], t.fab[i] = 0, 0, -1
-	t.on[i] = t.h.index(p.Cell)
-	if c := t.on[i]; c >= 0 {
-		t.stock[c].vfs += p.VFs
-		t.stock[c].held += p.Claimed.Count()
+	n, on := p.count, p.on
+	if !t.h.settled {
+		n, on = p.tally(), t.h.index(p.Cell)
+	}
+	t.on[i] = on
+	if on >= 0 {
+		t.stock[on].vfs += p.VFs
+		t.stock[on].held += n.held
 	}
 	k := t.fabric(p.Fabric)
 	if k < 0 {
@@ -134,15 +138,14 @@ func (t *trial) countPF(i int) {
 	if ok, _ := p.usable(t.req, f.qos); !ok {
 		return
 	}
-	working, free := p.Parked.with(&p.Claimed), p.Free()
-	f.ready += working.Count()
-	f.free += free
+	f.ready += n.working
+	f.free += n.free
 	if t.req.Lag && !p.Lag {
 		return
 	}
-	t.fab[i], t.free[i], t.cut[i] = k, free, free
+	t.fab[i], t.free[i], t.cut[i] = k, n.free, n.free
 	if m := int64(t.req.MinRate); m > 0 {
-		t.cut[i] = int(min(int64(free), max(0, p.Speed-p.Min)/m))
+		t.cut[i] = int(min(int64(n.free), max(0, p.Speed-p.Min)/m))
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,7 +25,7 @@ const (
 func placedText(v *api.VM) string {
 	var nodes []string
 	for _, c := range v.Status.Cells {
-		nodes = append(nodes, fmt.Sprint(c.Host))
+		nodes = append(nodes, strconv.Itoa(c.Host))
 	}
 	return fmt.Sprintf("on host %s, NUMA node %s, with %d VFs", v.Status.Host, strings.Join(nodes, ", "), len(v.Status.VFs))
 }

@@ -5,6 +5,7 @@ package vm_test
 
 import (
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -747,4 +748,55 @@ func TestH93_NewVFsAreSeen(t *testing.T) {
 	})
 	w.observe("h1", standard("h1", 2).inventory())
 	w.vm("x", "four", "net-a")
+}
+
+func TestA10_ParallelStartsAndStops(t *testing.T) {
+	w := newWorld(t)
+	m := standard("h1", 8) // 16 VFs
+	m.vcpus = 64
+	w.host(m)
+	w.flavor("one", small(1))
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	held := map[string]string{}
+	whos := make([]object.Who, 16)
+	for i := range whos {
+		whos[i] = w.by()
+	}
+	for i, by := range whos {
+		group.Go(func() {
+			for round := range 20 {
+				by.UID = fmt.Sprintf("uid-%d-%d", i, round)
+				v := manifest(fmt.Sprintf("vm-%d", i), "one", "net-a")
+				if _, err := w.db.Update(t.Context(), func(tx store.Tx) error { _, err := vm.Create(tx, v, by, w.alive); return err }); err != nil {
+					t.Errorf("VM %d, round %d: %v", i, round, err)
+					return
+				}
+				key := fmt.Sprintf("%s/%d", v.Status.VFs[0].PF, v.Status.VFs[0].Index)
+				mu.Lock()
+				if other := held[key]; other != "" {
+					t.Errorf("VF %s is held by %s and %s", key, other, v.Name)
+				}
+				held[key] = v.Name
+				mu.Unlock()
+				runtime.Gosched() // the others run while this VM holds its VF
+				mu.Lock()
+				delete(held, key)
+				mu.Unlock()
+				if _, err := w.db.Update(t.Context(), func(tx store.Tx) error {
+					if err := vm.Delete(tx, v, by); err != nil {
+						return err
+					}
+					return vm.Release(tx, "h1", proof(v), by)
+				}); err != nil {
+					t.Errorf("VM %d, round %d: %v", i, round, err)
+					return
+				}
+			}
+		})
+	}
+	group.Wait()
+	if u := w.usage("research"); u["vfs"] != 0 || w.hostStatus("h1").VMs != 0 {
+		t.Errorf("usage = %v", u)
+	}
 }

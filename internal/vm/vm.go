@@ -45,7 +45,7 @@ const (
 
 // GuestPCI returns where the guest sees the k-th VF of a guest cell.
 func GuestPCI(cell, k int) roce.PCIAddr {
-	return roce.PCIAddr{Bus: uint8(firstBus + busesOfCell*cell + k)} //nolint:gosec // 8 cells of 8 VFs stay below 0xa0
+	return roce.PCIAddr{Bus: uint8(firstBus + busesOfCell*cell + k)}
 }
 
 // need is a VM's specification with every reference resolved.

@@ -286,15 +286,15 @@ func TestSteps(t *testing.T) {
 		"server: charge tenant research: 1 VM, 2 vCPUs, 4GiB memory, 1 VFs",
 		"server: claim node 1 of host h1 for guest cell 0: 2 vCPUs, 4GiB in pages of 1GiB",
 		"server: claim VF 0 of PF h1-c-p0 on host h1 (node 1, fabric a)",
-		"server: take address 10.1.0.2 and MAC MAC of network net-a",
-		"agent on h1: program VF 0 of PF h1-c-p0: MAC MAC, VLAN 100 priority 3, spoof check on, at most 2Gbps; read it back",
+		"server: take address 10.1.0.2 and MAC M of network net-a",
+		"agent on h1: program VF 0 of PF h1-c-p0: MAC M, VLAN 100 priority 3, spoof check on, at most 2Gbps; read it back",
 		"agent on h1: make the disk from image debian and the cloud-init seed",
 		"agent on h1: define domain research.x with 1 guest cells, VFs at 0000:21:00.0",
 		"agent on h1: start the domain",
 	}
 	got := vm.Steps(v)
 	for i := range got {
-		got[i] = strings.ReplaceAll(got[i], v.Status.VFs[0].MAC, "MAC")
+		got[i] = strings.ReplaceAll(got[i], v.Status.VFs[0].MAC, "M")
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
