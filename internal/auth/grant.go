@@ -100,7 +100,7 @@ func CheckToken(by, as Caller, r api.TokenRequest, now time.Time) (api.Token, er
 		}
 		t.Expires = by.Expires
 	}
-	return t, f.Err("token " + clip(r.Name))
+	return t, f.Err(title("token", r.Name))
 }
 
 // checkScopes returns the scopes of a new token: those asked for, each within the caller's, or the
@@ -162,7 +162,7 @@ func CheckUser(by, has Caller, was, want *api.User) error {
 	if want.Spec.Password != "" {
 		f.Check("spec.password", CheckPassword(want.Name, want.Spec.Password))
 	}
-	if err := f.Err("user " + clip(want.Name)); err != nil {
+	if err := f.Err(title("user", want.Name)); err != nil {
 		return err
 	}
 	if !by.Covers(gets) {
@@ -253,6 +253,14 @@ func CheckName(name string) error {
 		return fault.New(fault.Invalid, "a name has 1 to 63 lower-case letters, digits and '-', starts with a letter and does not end with '-'")
 	}
 	return nil
+}
+
+// title names an object, but for text that is no name: it may be a secret in the wrong field.
+func title(kind, name string) string {
+	if CheckName(name) != nil {
+		return "the " + kind
+	}
+	return kind + " " + name
 }
 
 func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }

@@ -3,6 +3,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -103,9 +104,31 @@ func (s *Server) outcome(c *call, action string, err error, status int) *api.Aud
 		r.Result = "failed"
 	}
 	if err != nil {
-		r.Message = short(fault.Text(err))
+		r.Message = reasonOf(err)
 	}
 	return r
+}
+
+// reasonOf says why a request was refused. Of a wrong input only the places are named: what stood there
+// may be anything, such as a password in the wrong field.
+func reasonOf(err error) string {
+	f, ok := errors.AsType[*fault.Error](err)
+	if !ok || len(f.Fields) == 0 {
+		return short(fault.Text(err))
+	}
+	places := make([]string, len(f.Fields))
+	for i, w := range f.Fields {
+		places[i] = w.Path
+	}
+	return short("wrong input at " + strings.Join(places, ", "))
+}
+
+// named is a name as it may stand in a record: text that can't be a name is not repeated.
+func named(name string) string {
+	if name != "" && object.CheckName(name) != nil {
+		return "?"
+	}
+	return name
 }
 
 // action is what the caller wanted to do.
@@ -117,15 +140,15 @@ func (c *call) action() string {
 }
 
 // record is what all records have. Its name sorts the newest first.
-func (s *Server) record(c *call, action string, object api.Ref) *api.AuditRecord {
+func (s *Server) record(c *call, action string, about api.Ref) *api.AuditRecord {
 	now := s.now().UTC()
 	r := &api.AuditRecord{
-		At: now, Who: c.Who(), Action: action, Object: object, Remote: network(c.remote), RequestID: c.id,
+		At: now, Who: c.Who(), Action: action, Object: about, Remote: network(c.remote), RequestID: c.id,
 	}
-	r.Object.Name, r.Object.Tenant = short(object.Name), short(object.Tenant)
+	r.Object.Name, r.Object.Tenant = named(about.Name), named(about.Tenant)
 	r.Kind, r.Created, r.UID = api.KindAuditRecord, &now, c.id
 	r.Name = fmt.Sprintf("%016x-%08x", math.MaxInt64-now.UnixNano(), s.ident.audits.serial.Add(1))
-	r.Tenant = recordTenant(c, object)
+	r.Tenant = recordTenant(c, about)
 	return r
 }
 

@@ -215,7 +215,7 @@ var errLogin = fault.New(fault.Unauthenticated, "wrong user or password")
 func (s *Server) login(ctx context.Context, in *loginIn) (*grantOut, error) {
 	c := callFrom(ctx)
 	c.Caller = auth.Caller{} // whatever else was sent along, this is about the user of the body
-	c.object = api.Ref{Kind: api.KindUser, Name: clean(clip(in.Body.User))}
+	c.object = api.Ref{Kind: api.KindUser}
 	out, err := s.loginUser(ctx, c, in.Body)
 	if err != nil {
 		s.auditRefusal(c, "login", err)
@@ -231,6 +231,9 @@ func (s *Server) loginUser(ctx context.Context, c *call, r api.LoginRequest) (*g
 	}
 	ttl, err := auth.TTL(r.TTL, auth.LoginTTL, auth.MaxLoginTTL)
 	if err != nil {
+		return nil, err
+	}
+	if err := s.nameUser(ctx, c, r.User); err != nil {
 		return nil, err
 	}
 	if err := s.checkPassword(ctx, r.User, r.Password); err != nil {
@@ -263,6 +266,20 @@ func (s *Server) loginUser(ctx context.Context, c *call, r api.LoginRequest) (*g
 		return nil, err
 	}
 	return &grantOut{Body: api.TokenGrant{Token: rec.Token, Secret: token.Text()}}, nil
+}
+
+// nameUser notes for the audit who wants to log in, if there is such a user: other text may be a password
+// that was typed into the wrong field.
+func (s *Server) nameUser(ctx context.Context, c *call, name string) error {
+	if auth.CheckName(name) != nil {
+		return nil
+	}
+	return s.db.View(ctx, func(tx store.Tx) error {
+		if tx.Get(object.Key(api.KindUser, "", name)) != nil {
+			c.object.Name = name
+		}
+		return nil
+	})
 }
 
 // checkPassword says whether the password is the user's, in the same time for users that don't exist.

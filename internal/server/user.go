@@ -84,7 +84,7 @@ func (s *Server) withoutPassword(ctx context.Context, b *body[api.User], dry boo
 		w.c.object = api.Ref{Kind: api.KindUser, Name: short(name)}
 		var f fault.Faults
 		f.Check("spec.password", err)
-		return w, f.Err("user " + clip(name))
+		return w, f.Err("the user")
 	}
 	if dry {
 		return w, nil
