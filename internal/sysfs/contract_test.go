@@ -42,8 +42,13 @@ func trees(t *testing.T) map[string]sysfs.Tree {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { d.Close() })
-	return map[string]sysfs.Tree{"simulated": k, "captured": c, "directory": d}
+	old, err := sysfs.Open(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old.Plain()
+	t.Cleanup(func() { d.Close(); old.Close() })
+	return map[string]sysfs.Tree{"simulated": k, "captured": c, "directory": d, "directory on an old kernel": old}
 }
 
 // TestContract: the reading half of Tree is the same whatever is behind it.
@@ -150,7 +155,16 @@ func open(t *testing.T, files map[string]string) (*sysfs.Dir, string) {
 
 // TestDirEscape: neither a path nor a link in the tree leads out of it.
 func TestDirEscape(t *testing.T) {
+	for _, old := range []bool{false, true} {
+		escape(t, old)
+	}
+}
+
+func escape(t *testing.T, old bool) {
 	d, root := open(t, map[string]string{"a/mtu": "1500\n"})
+	if old {
+		d.Plain()
+	}
 	secret := filepath.Join(filepath.Dir(root), "secret")
 	if err := os.WriteFile(secret, []byte("s"), 0o600); err != nil {
 		t.Fatal(err)
