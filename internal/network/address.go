@@ -167,7 +167,7 @@ func deriveMAC(uid string, index, try int) roce.MAC {
 	var in []byte
 	in = append(in, uid...)
 	in = binary.BigEndian.AppendUint32(in, uint32(index))
-	in = binary.BigEndian.AppendUint32(in, uint32(try))  
+	in = binary.BigEndian.AppendUint32(in, uint32(try))
 	sum := sha256.Sum256(in)
 	return roce.MAC([]byte(macPrefix + string(sum[:4])))
 }
@@ -197,7 +197,10 @@ func TakeMAC(tx store.Tx, fixed string, index int, to Owner) (string, error) {
 	return "", fault.New(fault.Conflict, "no free MAC found in %d tries; give a fixed one", maxTries)
 }
 
-// CheckMAC parses a fixed MAC: it must be a unicast address.
+// parkedNibble ends the first octet of the MACs that agents give to parked VFs; no VM may have such a one.
+const parkedNibble = 0x0e
+
+// CheckMAC parses a fixed MAC: it must be a unicast address that no parked VF can have.
 func CheckMAC(s string) (roce.MAC, error) {
 	m, err := roce.ParseMAC(s)
 	if err != nil {
@@ -208,6 +211,9 @@ func CheckMAC(s string) (roce.MAC, error) {
 	}
 	if !m.Unicast() {
 		return m, fault.New(fault.Invalid, "%s is a multicast MAC; the first octet must be even, for example 02:…", m)
+	}
+	if m[0]&0x0f == parkedNibble {
+		return m, fault.New(fault.Invalid, "%s may be the MAC of a parked VF: those have a first octet that ends in e; choose another, for example 02:…", m)
 	}
 	return m, nil
 }

@@ -399,7 +399,7 @@ func TestE59_MACsAreUnique(t *testing.T) {
 		}
 		seen[mac] = true
 	}
-	for bad, want := range map[string]string{"01:00:5e:00:00:01": "multicast", "ff:ff:ff:ff:ff:ff": "multicast", "00:00:00:00:00:00": "zero", "02:00": "no MAC", "\x1b[2J": "no MAC"} {
+	for bad, want := range map[string]string{"01:00:5e:00:00:01": "multicast", "ff:ff:ff:ff:ff:ff": "multicast", "00:00:00:00:00:00": "zero", "02:00": "no MAC", "7e:00:00:00:00:01": "parked VF", "\x1b[2J": "no MAC"} {
 		if _, err := take(bad, "z", 0); !fault.Is(err, fault.Invalid) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", bad, err)
 		}

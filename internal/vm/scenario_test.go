@@ -78,7 +78,7 @@ func TestA03_ExactlyAsManyVFsAsAsked(t *testing.T) {
 	w.host(standard("h1", 8))
 	w.flavor("three", small(3))
 	before := w.dump()
-	for i := range 300 {
+	for i := range 100 {
 		by := w.by()
 		w.must(func(tx store.Tx) error {
 			old, err := object.Load[api.Host](tx, api.KindHost, "", "h1")
