@@ -60,7 +60,7 @@ func (d *Dir) read(name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	defer unix.Close(fd)
 	page, ok := d.pages.Get().(*[attrMax + 1]byte)
 	if !ok {
 		page = new([attrMax + 1]byte)
