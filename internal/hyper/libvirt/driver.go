@@ -123,6 +123,9 @@ func (d *Driver) unreachable(err error) error {
 // call runs f on a live connection and gives up when ctx ends: then the connection is closed, since nothing
 // else can interrupt a call, and what f asked for may still happen.
 func (d *Driver) call(ctx context.Context, what string, f func(*golibvirt.Libvirt) error) error {
+	if ctx.Err() != nil { // nothing is begun for a caller who has left
+		return classify(ctx, what, ctx.Err())
+	}
 	s, err := d.session(ctx)
 	if err != nil {
 		return classify(ctx, what, err)
