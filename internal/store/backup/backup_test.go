@@ -38,7 +38,7 @@ func filled(tb testing.TB, n int) store.DB {
 	for i := range n {
 		v := []byte(fmt.Sprintf(`{"n":%d}`, i))
 		if i%50 == 7 {
-			v = bytes.Repeat([]byte{0xff, 0, '\n'}, 100_000)
+			v = bytes.Repeat([]byte{0xff, 0, '\n'}, 30_000)
 		}
 		_, err := db.Update(tb.Context(), func(tx store.Tx) error {
 			tx.Put(store.NewEntry(fmt.Sprintf("/o/VM/ai/%05d", i), v, nil))

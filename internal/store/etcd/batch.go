@@ -139,6 +139,9 @@ func (d *DB) tip() *replica.State {
 
 func (d *DB) join(b *batch) {
 	b.members++
+	if d.awaited--; d.awaited == 0 {
+		close(d.gathered)
+	}
 	select {
 	case d.kick <- struct{}{}:
 	default:

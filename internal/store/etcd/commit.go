@@ -21,8 +21,38 @@ func (d *DB) commitAll() {
 		case <-d.kick:
 		}
 		for b := d.take(); b != nil; b = d.take() {
+			start := time.Now()
 			d.commit(b)
+			d.gather(b, min(time.Since(start)/4, maxGather))
 		}
+	}
+}
+
+// maxGather bounds what gathering can add to the latency of an Update.
+const maxGather = time.Millisecond
+
+// gather waits for those whom batch b has just answered to come back with their next Update, if there was
+// more than one of them or others are waiting already: otherwise clients fall into two halves, of which one
+// always waits for the other's commit. It waits a quarter of the last commit's time at most.
+func (d *DB) gather(b *batch, limit time.Duration) {
+	d.mu.Lock()
+	waiting := 0
+	if d.open != nil {
+		waiting = d.open.members
+	}
+	if waiting+b.members < 2 {
+		d.mu.Unlock()
+		return
+	}
+	all := make(chan struct{})
+	d.gathered, d.awaited = all, b.members
+	d.mu.Unlock()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-all:
+	case <-timer.C:
+	case <-d.ctx.Done():
 	}
 }
 

@@ -44,6 +44,9 @@ type DB struct {
 	open   *batch     // takes Updates
 	flight *batch     // is being committed
 	down   error      // answer to Updates that come now
+
+	gathered chan struct{} // closed when awaited comes down to 0
+	awaited  int           // Updates that the committer waits for
 }
 
 var _ store.DB = (*DB)(nil)
