@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/verbena-cloud/verbena/api"
@@ -145,6 +146,8 @@ type Agent struct {
 	events  *events
 	boot    string // this boot's id
 	release string // of the kernel
+
+	writes atomic.Int64 // changes tried, so that who changed nothing need not have it looked at
 
 	mu      sync.Mutex
 	desired *wire.Desired

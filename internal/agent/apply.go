@@ -36,6 +36,7 @@ func (a *Agent) apply(ctx context.Context, steps []sriov.Step) error {
 }
 
 func (a *Agent) do(ctx context.Context, s sriov.Step) error {
+	a.writes.Add(1)
 	switch s := s.(type) {
 	case sriov.Write:
 		ctx, cancel := context.WithTimeout(ctx, a.cfg.WriteDeadline)

@@ -67,6 +67,7 @@ func (a *Agent) probe(ctx context.Context, f *function, m *pfMemo) error {
 	if free == nil {
 		return nil // all are held: what they need was proven by their read-back
 	}
+	a.writes.Add(1)
 	caps, err := a.tryAll(ctx, now, *free)
 	if err != nil {
 		return fmt.Errorf("find out what the driver of PF %s can do: %w", f.Key, err)

@@ -18,7 +18,8 @@ type around struct {
 	node    map[string]bool // IOMMU groups with a character device
 	openers map[string][]int
 	domain  map[string]sriov.Domain // by host PCI address
-	fresh   bool                    // read the groups' members again
+	fresh   bool                    // read again what can't change by itself: for who is about to write
+	full    bool                    // read the overrides again
 }
 
 // around reads who is on vfio-pci and which groups have nodes; openers and domains are the caller's.
@@ -84,11 +85,7 @@ func (k *kernel) vf(ctx context.Context, v *sriov.VF, a around, prob *problems) 
 	if !a.bound[bdf] {
 		v.Driver = r.link("driver")
 	}
-	v.Group = r.link("iommu_group")
-	if v.Override = r.text("driver_override"); v.Override == "(null)" { // how an untouched device reads
-		v.Override = ""
-	}
-	k.membership(r, v, a.fresh)
+	k.membership(r, v, a)
 	if v.Group != "" {
 		v.Openers = a.openers[v.Group]
 	}
@@ -102,30 +99,43 @@ func (k *kernel) vf(ctx context.Context, v *sriov.VF, a around, prob *problems) 
 	}
 }
 
-// membership fills in whether the VF is complete and who shares its group. Both are remembered, since
-// they can't change without the device going away, but for hotplug into a group: whoever hands a VF out
-// asks for a fresh look.
-func (k *kernel) membership(r reader, v *sriov.VF, fresh bool) {
+// membership fills in whether the VF is complete, its override, its group and who shares it. Group and
+// members are remembered, since they can't change without the device going away, but for hotplug into a
+// group: whoever hands a VF out asks for a fresh look.
+func (k *kernel) membership(r reader, v *sriov.VF, a around) {
 	bdf := v.PCI.String()
 	k.mu.Lock()
 	was, ok := k.done[bdf]
 	k.mu.Unlock()
-	if ok && was.group == v.Group && !fresh {
-		v.Linked, v.Mates = true, was.mates
+	known := ok && !a.fresh
+	if known && !a.full {
+		v.Linked, v.Group, v.Mates, v.Override = true, was.group, was.mates, was.override
 		return
 	}
+	if v.Override = r.text("driver_override"); v.Override == "(null)" { // how an untouched device reads
+		v.Override = ""
+	}
+	if known {
+		v.Linked, v.Group, v.Mates = true, was.group, was.mates
+		k.remember(bdf, groupOf{v.Group, v.Mates, v.Override})
+		return
+	}
+	v.Group = r.link("iommu_group")
 	v.Linked = r.link("physfn") != ""
 	if !v.Linked || v.Group == "" {
 		return
 	}
 	members := r.at("kernel/iommu_groups/" + v.Group + "/devices").names()
 	v.Mates = slices.DeleteFunc(slices.Clone(members), func(m string) bool { return m == bdf || k.bridge(r, m) })
-	if *r.err != nil {
-		return
+	if *r.err == nil {
+		k.remember(bdf, groupOf{v.Group, v.Mates, v.Override})
 	}
+}
+
+func (k *kernel) remember(bdf string, g groupOf) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.done[bdf] = groupOf{v.Group, v.Mates}
+	k.done[bdf] = g
 }
 
 // bridge reports whether a function is a PCI bridge: vfio accepts those in a group, a guest never gets them.

@@ -47,11 +47,11 @@ func (a *Agent) reconcileHost(ctx context.Context) (time.Duration, error) {
 	a.mu.Unlock()
 	for i := range snap.functions {
 		if f := &snap.functions[i]; f.Key != "" && a.unsettled(f) {
-			a.loop.Wake(key{kindPF, f.Key})
+			a.loop.Remind(key{kindPF, f.Key}) // one that fails has its rest
 		}
 	}
 	for _, uid := range a.drifted(snap) {
-		a.loop.Wake(key{kindVM, uid})
+		a.loop.Remind(key{kindVM, uid})
 	}
 	a.changed()
 	return a.cfg.Full, nil
@@ -108,7 +108,7 @@ func (a *Agent) strangers(last *snapshot) bool {
 	return false
 }
 
-func (a *Agent) lookPCI(ctx context.Context, snap *snapshot, fresh bool, prob *problems) error {
+func (a *Agent) lookPCI(ctx context.Context, snap *snapshot, full bool, prob *problems) error {
 	list, err := a.kernel.functions(ctx, prob)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func (a *Agent) lookPCI(ctx context.Context, snap *snapshot, fresh bool, prob *p
 	if err != nil {
 		return err
 	}
-	ar.openers, ar.domain, ar.fresh = snap.openers, snap.dom.byPCI, fresh
+	ar.openers, ar.domain, ar.full = snap.openers, snap.dom.byPCI, full
 	manage := a.management(ctx, prob)
 	for _, bdf := range list {
 		f := a.kernel.fn(ctx, bdf, prob)
@@ -188,7 +188,11 @@ func (a *Agent) unsettled(f *function) bool {
 	if want == nil {
 		return false
 	}
-	if steps, err := sriov.Count(f.PF, *want, a.busy(f)); err != nil || len(steps) > 0 {
+	var busy sriov.Busy
+	if f.Count != want.VFs {
+		busy = a.busy(f)
+	}
+	if steps, err := sriov.Count(f.PF, *want, busy); err != nil || len(steps) > 0 {
 		return true
 	}
 	for _, v := range f.VFs {

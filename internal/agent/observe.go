@@ -35,15 +35,18 @@ type kernel struct {
 	permanent func(ctx context.Context, link string) (string, error)
 
 	mu    sync.Mutex
-	still map[string]still   // by PCI address
-	known map[string]bool    // functions that are no PFs
-	done  map[string]groupOf // VFs that were enumerated completely
+	still map[string]still        // by PCI address
+	known map[string]bool         // functions that are no PFs
+	done  map[string]groupOf      // VFs that were enumerated completely
+	slot  map[string]roce.PCIAddr // address of a VF by its virtfn link
 }
 
-// groupOf remembers the other functions of an IOMMU group, which only hotplug changes.
+// groupOf remembers a VF's IOMMU group and the other functions in it, which only hotplug changes, and
+// its override as it was last read.
 type groupOf struct {
-	group string
-	mates []string
+	group    string
+	mates    []string
+	override string
 }
 
 // still is what stays the same as long as the function exists.
@@ -53,7 +56,7 @@ type still struct {
 }
 
 func newKernel(tree sysfs.Tree, links rtnl.Links) *kernel {
-	return &kernel{tree: tree, links: links, still: map[string]still{}, known: map[string]bool{}, done: map[string]groupOf{}}
+	return &kernel{tree: tree, links: links, still: map[string]still{}, known: map[string]bool{}, done: map[string]groupOf{}, slot: map[string]roce.PCIAddr{}}
 }
 
 // readTime bounds the reading of one PF: sriov_numvfs answers only after a change under way, and another
@@ -109,6 +112,11 @@ func (k *kernel) forget(all []string) {
 	for bdf := range k.done {
 		if _, ok := slices.BinarySearch(all, bdf); !ok {
 			delete(k.done, bdf)
+		}
+	}
+	for id, a := range k.slot {
+		if _, ok := slices.BinarySearch(all, a.String()); !ok {
+			delete(k.slot, id)
 		}
 	}
 	for bdf := range k.still {
@@ -326,10 +334,7 @@ func (k *kernel) slots(r reader, names []string, key string) []sriov.VF {
 			continue
 		}
 		v := sriov.VF{Key: sriov.Key{PF: key, Index: i}}
-		target, err := r.tree.Link(r.ctx, r.dir+"/"+n)
-		if err == nil {
-			v.PCI, err = roce.ParsePCI(target)
-		}
+		v.PCI, err = k.address(r, n)
 		if gone(err) {
 			continue // it vanished between the two calls
 		}
@@ -340,4 +345,27 @@ func (k *kernel) slots(r reader, names []string, key string) []sriov.VF {
 	}
 	slices.SortFunc(out, func(a, b sriov.VF) int { return a.Key.Index - b.Key.Index })
 	return out
+}
+
+// address returns where a virtfn link leads. The kernel derives it from the PF's address and the index
+// (pci_iov_virtfn_bus, pci_iov_virtfn_devfn), so it holds as long as the PF stays in its place.
+func (k *kernel) address(r reader, virtfn string) (roce.PCIAddr, error) {
+	id := r.dir + "/" + virtfn
+	k.mu.Lock()
+	a, ok := k.slot[id]
+	k.mu.Unlock()
+	if ok {
+		return a, nil
+	}
+	target, err := r.tree.Link(r.ctx, id)
+	if err != nil {
+		return a, err
+	}
+	if a, err = roce.ParsePCI(target); err != nil {
+		return a, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.slot[id] = a
+	return a, nil
 }

@@ -66,14 +66,20 @@ func (a *Agent) reconcilePF(ctx context.Context, pf string) (time.Duration, erro
 		return 0, err
 	}
 	defer m.gate.leave()
-	defer a.wakeHost()
+	before := a.writes.Load()
 	err := a.commission(ctx, pf, m)
+	if a.writes.Load() != before { // else host and PF would wake each other for ever over what neither can help
+		a.wakeHost()
+	}
 	reason := ""
 	if err != nil {
 		reason = text(err)
 	}
-	if a.setReason(m, reason) && err != nil {
-		a.events.add(a.hostRef(), warning, "PFNotReady", reason)
+	if a.setReason(m, reason) {
+		a.changed()
+		if err != nil {
+			a.events.add(a.hostRef(), warning, "PFNotReady", reason)
+		}
 	}
 	return 0, err
 }
@@ -209,6 +215,7 @@ func (a *Agent) condemn(k sriov.Key, reason string, reset bool) error {
 	if err := a.j.condemn(quarantine{Key: k, Reason: reason, Reset: reset, At: a.d.Now()}); err != nil {
 		return err
 	}
+	a.writes.Add(1)
 	a.events.add(a.hostRef(), warning, "VFQuarantined", fmt.Sprintf("%s is out of the pool: %s", k, reason))
 	return nil
 }

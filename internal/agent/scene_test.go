@@ -117,7 +117,7 @@ func (w *world) wantVM(name, phase, words string) {
 	}
 }
 
-func pauseFor(t *testing.T) {
+func pauseFor(t testing.TB) {
 	t.Helper()
 	if err := pause(t.Context(), waitRound); err != nil {
 		t.Fatal(err)

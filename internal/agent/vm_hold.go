@@ -394,7 +394,7 @@ func (a *Agent) restart(p *progress, seen *hyper.Seen) time.Duration {
 		return 0
 	}
 	now := a.d.Now()
-	if p.m.next.Before(p.m.ran) { // this stop is new
+	if !p.m.next.After(p.m.ran) { // this stop is new
 		p.m.next = now.Add(min(time.Second<<min(p.m.restarts, 9), 5*time.Minute))
 		p.m.restarts++
 		reason, how := "GuestStopped", "was shut down from inside"

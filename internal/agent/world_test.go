@@ -22,7 +22,7 @@ import (
 // world is a simulated host that outlives its agents: kernel, hypervisor, disks and state directory
 // share one count of changes, so that the n-th of all of them can fail or be the agent's last.
 type world struct {
-	t      *testing.T
+	t      testing.TB
 	k      *sysfstest.Kernel
 	faults *sysfstest.Faults
 	hv     *hypertest.Hypervisor
@@ -30,6 +30,7 @@ type world struct {
 	files  *simFiles
 	want   *wire.Desired
 	a      *Agent
+	up     Upstream
 	rev    int64
 }
 
@@ -39,7 +40,7 @@ func host(vfs int) sysfstest.Config {
 	return cfg
 }
 
-func newWorld(t *testing.T, cfg sysfstest.Config) *world {
+func newWorld(t testing.TB, cfg sysfstest.Config) *world {
 	t.Helper()
 	k, err := sysfstest.New(cfg)
 	if err != nil {
@@ -69,7 +70,8 @@ func (w *world) boot() *Agent {
 		Tree: w.k, Links: w.k, Hyper: w.hv.Driver(), Disk: w.disk, Files: w.files, Log: log,
 		Seed:    func(s wire.Seed, instance string) ([]byte, error) { return []byte(s.Hostname + instance), nil },
 		Holders: w.k.Holders, Modprobe: w.k.Modprobe, Proc: w.k.Proc, PermanentMAC: w.k.PermanentMAC,
-		Jitter: func(d time.Duration) time.Duration { return d },
+		Upstream: w.up,
+		Jitter:   func(d time.Duration) time.Duration { return d },
 	})
 	if err != nil {
 		w.t.Fatalf("start the agent: %v", err)

@@ -71,6 +71,17 @@ func (l *Loop[K]) Wake(key K) {
 	l.wake(key)
 }
 
+// Remind makes the key run soon, unless it rests after an error: for whoever only sees that all is not
+// well yet. It never blocks.
+func (l *Loop[K]) Remind(key K) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if e := l.key[key]; e != nil && e.errors > 0 && e.timer != nil {
+		return
+	}
+	l.wake(key)
+}
+
 func (l *Loop[K]) wake(key K) {
 	e := l.key[key]
 	if e == nil {

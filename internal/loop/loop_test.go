@@ -141,6 +141,35 @@ func TestWakeCutsAWaitShort(t *testing.T) {
 	})
 }
 
+func TestRemindLeavesARestAlone(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var runs atomic.Int32
+		fail := true
+		l := New(func(context.Context, string) (time.Duration, error) {
+			runs.Add(1)
+			if fail {
+				return 0, errors.New("no")
+			}
+			return time.Hour, nil
+		}, Options[string]{Min: time.Minute})
+		start(t, l)
+		l.Remind("a")
+		synctest.Wait()
+		l.Remind("a")
+		<-time.After(59 * time.Second)
+		if got := runs.Load(); got != 1 {
+			t.Errorf("%d runs, want 1: it rests", got)
+		}
+		fail = false
+		<-time.After(2 * time.Second)
+		l.Remind("a") // no error any more
+		synctest.Wait()
+		if got := runs.Load(); got != 3 {
+			t.Errorf("%d runs, want 3", got)
+		}
+	})
+}
+
 func TestRunEndsWithItsContextAndWaitsForTheCall(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ended := false
