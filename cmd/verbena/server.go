@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+
+	"github.com/verbena-cloud/verbena/internal/cli"
+	"github.com/verbena-cloud/verbena/internal/fault"
+	"github.com/verbena-cloud/verbena/internal/server"
+	"github.com/verbena-cloud/verbena/internal/store"
+	"github.com/verbena-cloud/verbena/internal/store/backup"
+	"github.com/verbena-cloud/verbena/internal/store/etcd"
+	"github.com/verbena-cloud/verbena/internal/store/mem"
+)
+
+// logger makes the log that the options ask for.
+func logger(o cli.Log) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(o.Level)); err != nil {
+		return nil, fault.New(fault.Invalid, "--log-level %s: there are debug, info, warn and error", o.Level)
+	}
+	options := &slog.HandlerOptions{Level: level}
+	switch o.Format {
+	case "text":
+		return slog.New(slog.NewTextHandler(o.W, options)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(o.W, options)), nil
+	}
+	return nil, fault.New(fault.Invalid, "--log-format %s: there are text and json", o.Format)
+}
+
+// engine is a store that ends.
+type engine interface {
+	store.DB
+	io.Closer
+}
+
+// openStore opens the embedded member below data, or the external cluster.
+func openStore(ctx context.Context, data string, e cli.Etcd, log *slog.Logger) (engine, error) {
+	cfg := etcd.Config{Endpoints: e.URLs, TLS: etcd.TLS{CA: e.CA, Cert: e.Cert, Key: e.Key}, Log: log}
+	if len(e.URLs) == 0 {
+		cfg.Dir = filepath.Join(data, "etcd")
+	}
+	return etcd.Open(ctx, cfg)
+}
+
+// runServer serves until ctx ends.
+func runServer(ctx context.Context, o cli.ServerOptions) (err error) {
+	log, err := logger(o.Log)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(o.Data, 0o700); err != nil {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	var db engine = mem.New()
+	if !o.Memory {
+		if db, err = openStore(ctx, o.Data, o.Etcd, log); err != nil {
+			return err
+		}
+	}
+	defer func() { err = errors.Join(err, db.Close()) }()
+	if err := backup.Check(ctx, db); err != nil {
+		return err
+	}
+	s, err := server.New(ctx, server.Config{Listen: o.Listen, Version: version, Data: o.Data, KeyFile: o.KeyFile, Names: o.Names},
+		server.Deps{Store: db, Log: log, Notice: o.Notice})
+	if err != nil {
+		return err
+	}
+	log.InfoContext(ctx, "serving", "address", "https://"+s.Addr(), "version", version)
+	return s.Run(ctx)
+}
