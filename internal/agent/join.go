@@ -127,8 +127,11 @@ func (i *identity) join(ctx context.Context, server, token string, now func() ti
 	req.Header.Set("Content-Type", "application/json")
 	transport := &http.Transport{TLSClientConfig: pki.ServerTLS(base.Hostname(), t.CA, now), DisableKeepAlives: true}
 	resp, err := (&http.Client{Transport: transport}).Do(req) //nolint:gosec // the server's address is the operator's
+	if fault.Is(err, fault.Unauthenticated) {
+		return fault.Wrap(err, fault.Unauthenticated, "the server at %s is not the one that made the join token", base.Host)
+	}
 	if err != nil {
-		return fault.Wrap(err, fault.Unavailable, "the server at %s can't be reached or is not the one of the token", base.Host)
+		return fault.Wrap(err, fault.Unavailable, "the server at %s can't be reached", base.Host)
 	}
 	if resp.StatusCode >= http.StatusBadRequest {
 		return errors.Join(problem(resp), resp.Body.Close())
@@ -148,7 +151,7 @@ func (i *identity) accept(g wire.Grant, p papers, now time.Time) error {
 		return fault.New(fault.Invalid, "the stored hash of the CA is damaged; join again with a new token")
 	}
 	p.Cert, p.CA = g.Certificate, g.CA
-	if err := pki.CheckGrant([]byte(p.Cert), []byte(p.Key), []byte(p.CA), p.Host, pin, now); err != nil {
+	if err := (pki.Granted{Host: p.Host, Cert: []byte(p.Cert), Key: []byte(p.Key), CA: []byte(p.CA)}).Check(pin, now); err != nil {
 		return err
 	}
 	return i.keep(p)

@@ -89,29 +89,35 @@ func AgentTLS(cert, key, ca []byte) (*tls.Config, error) {
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool, Certificates: []tls.Certificate{pair}}, nil
 }
 
-// CheckGrant checks what the server answered a join or a renewal with, before the agent stores it: the
-// CA must be the pinned one, the certificate must chain to it, belong to the agent's key and name the host.
-func CheckGrant(cert, key, ca []byte, host string, pin [sha256.Size]byte, now time.Time) error {
-	root, err := decodeCert(ca)
+// Granted is what a join or a renewal gave the agent of Host, with the key that it was asked for; PEM.
+type Granted struct {
+	Host          string
+	Cert, Key, CA []byte
+}
+
+// Check checks a grant before the agent stores it: the CA must be the pinned one, the certificate must
+// chain to it, belong to the agent's key and name the host.
+func (g Granted) Check(pin [sha256.Size]byte, now time.Time) error {
+	root, err := decodeCert(g.CA)
 	if err != nil {
 		return fmt.Errorf("read the granted CA: %w", err)
 	}
 	if sha256.Sum256(root.Raw) != pin {
 		return fault.New(fault.Unauthenticated, "the granted CA is not the one of the join token")
 	}
-	pair, err := tls.X509KeyPair(cert, key)
+	pair, err := tls.X509KeyPair(g.Cert, g.Key)
 	if err != nil {
 		return fmt.Errorf("read the granted certificate: %w", err)
 	}
-	if pair.Leaf.Subject.CommonName != host {
-		return fault.New(fault.Unauthenticated, "the granted certificate is for %q, not for %s", pair.Leaf.Subject.CommonName, host)
+	if pair.Leaf.Subject.CommonName != g.Host {
+		return fault.New(fault.Unauthenticated, "the granted certificate is for %q, not for %s", pair.Leaf.Subject.CommonName, g.Host)
 	}
 	roots := x509.NewCertPool()
 	roots.AddCert(root)
 	_, err = pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	if err != nil {
-		return fmt.Errorf("verify the granted certificate of %s: %w", host, err)
+		return fmt.Errorf("verify the granted certificate of %s: %w", g.Host, err)
 	}
 	return nil
 }

@@ -341,7 +341,7 @@ func TestServerRenewsWhileServing(t *testing.T) {
 	}
 }
 
-func TestCheckGrant(t *testing.T) {
+func TestGrantedCheck(t *testing.T) {
 	ca, other := newCA(t, start), newCA(t, start)
 	key, csr, err := pki.NewCSR("hv-1")
 	if err != nil {
@@ -377,7 +377,7 @@ func TestCheckGrant(t *testing.T) {
 		{"expired", good.PEM, key, ca.PEM(), start.Add(pki.AgentLife + time.Hour), false},
 		{"garbage", []byte("x"), key, ca.PEM(), start, false},
 	} {
-		err := pki.CheckGrant(tt.cert, tt.key, tt.ca, "hv-1", ca.Hash(), tt.now)
+		err := pki.Granted{Host: "hv-1", Cert: tt.cert, Key: tt.key, CA: tt.ca}.Check(ca.Hash(), tt.now)
 		if (err == nil) != tt.ok {
 			t.Errorf("%s: err = %v", tt.name, err)
 		}

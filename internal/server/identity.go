@@ -376,7 +376,7 @@ func (s *Server) runIdentity(ctx context.Context) error {
 	}
 }
 
-// dropExpired deletes tokens and join tokens that have expired.
+// dropExpired deletes tokens, join tokens and records of certificates that have expired.
 func (s *Server) dropExpired(ctx context.Context) error {
 	now := s.now()
 	_, err := s.db.Update(ctx, func(tx store.Tx) error {
@@ -389,6 +389,13 @@ func (s *Server) dropExpired(ctx context.Context) error {
 		}
 		for e := range tx.Scan(joinKeys, "") {
 			if r, err := store.Peek[joinRecord](e); err != nil {
+				return err
+			} else if !now.Before(r.Expires) {
+				tx.Delete(e.Key)
+			}
+		}
+		for e := range tx.Scan(certKeys, "") {
+			if r, err := store.Peek[certRecord](e); err != nil {
 				return err
 			} else if !now.Before(r.Expires) {
 				tx.Delete(e.Key)

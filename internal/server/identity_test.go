@@ -418,7 +418,7 @@ func TestLoginIsLimitedPerUserAndAddress(t *testing.T) {
 	// The addresses of one IPv6 network are one.
 	ok = 0
 	for i := range 100 {
-		ok += count("", fmt.Sprintf("[2001:db8::%x]:1000", i+1), 1)
+		ok += count(fmt.Sprintf("other%d", i), fmt.Sprintf("[2001:db8::%x]:1000", i+1), 1)
 	}
 	if ok != addressBurst {
 		t.Errorf("one IPv6 network: %d attempts, want %d", ok, addressBurst)
@@ -669,7 +669,7 @@ func (x *site) join(secret string) (*testAgent, int, string) {
 		return nil, status, body
 	}
 	grant := must[wire.Grant](x, http.StatusOK, status, body)
-	if err := pki.CheckGrant([]byte(grant.Certificate), key, []byte(grant.CA), token.Host, token.CA, x.clock.Now()); err != nil {
+	if err := (pki.Granted{Host: token.Host, Cert: []byte(grant.Certificate), Key: key, CA: []byte(grant.CA)}).Check(token.CA, x.clock.Now()); err != nil {
 		x.Fatal(err)
 	}
 	return x.agent(token.Host, key, []byte(grant.Certificate)), status, body

@@ -132,7 +132,7 @@ func (s *Server) admitAgent(ctx context.Context, c *call, r wire.Join) (wire.Gra
 	if s.ident.ca == nil {
 		return wire.Grant{}, errNoCA
 	}
-	if err := s.ident.limits.take("", c.remote, now); err != nil {
+	if err := s.ident.limits.join(c.remote, now); err != nil {
 		return wire.Grant{}, err
 	}
 	token, err := pki.ParseJoinToken(r.Secret)

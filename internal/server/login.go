@@ -102,6 +102,8 @@ const (
 	userEvery     = 6 * time.Second
 	addressBurst  = 30
 	addressEvery  = time.Second
+	joinBurst     = 500 // a rack of agents behind one address; their secrets can't be guessed
+	joinEvery     = 20 * time.Millisecond
 	limiterBounds = 20_000 // buckets kept; full ones are dropped first
 )
 
@@ -113,16 +115,26 @@ type limiter struct {
 
 func newLimiter() *limiter { return &limiter{buckets: map[string]*rate.Limiter{}} }
 
-// take counts an attempt of the user (which may be empty) from the address, or says how long to wait.
+// take counts an attempt of the user from the address, or says how long to wait.
 func (l *limiter) take(user, address string, now time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	wait := l.reserve("a:"+network(address), rate.Every(addressEvery), addressBurst, now)
-	if user != "" && wait == 0 {
+	if wait == 0 {
 		wait = l.reserve("u:"+clip(user), rate.Every(userEvery), userBurst, now)
 	}
 	if wait > 0 {
 		return limited("too many attempts", wait)
+	}
+	return nil
+}
+
+// join counts an attempt to join from the address.
+func (l *limiter) join(address string, now time.Time) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if wait := l.reserve("j:"+network(address), rate.Every(joinEvery), joinBurst, now); wait > 0 {
+		return limited("too many agents join at once", wait)
 	}
 	return nil
 }
