@@ -35,8 +35,10 @@ type link struct {
 	mu    sync.Mutex
 	http  *http.Client
 	cert  string // what http was made with
-	local map[string]int
 	after string // last event id
+
+	addr  sync.Mutex // not mu: closing connections, which forgets addresses, happens under that
+	local map[string]int
 }
 
 func newLink(server string, ident *identity) (*link, error) {
@@ -102,12 +104,12 @@ func (c *noted) Close() error {
 // note remembers the local address, so that the device of the session is kept out of the pool.
 func (l *link) note(c net.Conn) net.Conn {
 	ip := hostOf(c.LocalAddr())
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.addr.Lock()
+	defer l.addr.Unlock()
 	l.local[ip]++
 	return &noted{Conn: c, gone: func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
+		l.addr.Lock()
+		defer l.addr.Unlock()
 		if l.local[ip]--; l.local[ip] <= 0 {
 			delete(l.local, ip)
 		}
@@ -128,8 +130,8 @@ func (l *link) devices() []string {
 	if err != nil {
 		return nil
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.addr.Lock()
+	defer l.addr.Unlock()
 	var out []string
 	for _, i := range ifs {
 		addrs, err := i.Addrs()

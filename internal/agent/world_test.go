@@ -58,21 +58,27 @@ func newWorld(t testing.TB, cfg sysfstest.Config) *world {
 	return w
 }
 
-// boot starts an agent, as after a crash or a reboot. It does not know the server's word yet.
-func (w *world) boot() *Agent {
-	w.t.Helper()
-	w.faults.Revive()
+func (w *world) config() Config { return Config{Host: "h1", Version: "test", Simulated: true} }
+
+func (w *world) deps() Deps {
 	log := slog.New(slog.DiscardHandler)
 	if testing.Verbose() && os.Getenv("AGENT_LOG") != "" {
 		log = slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	a, err := New(Config{Host: "h1", Version: "test", Simulated: true}, Deps{
+	return Deps{
 		Tree: w.k, Links: w.k, Hyper: w.hv.Driver(), Disk: w.disk, Files: w.files, Log: log,
 		Seed:    func(s wire.Seed, instance string) ([]byte, error) { return []byte(s.Hostname + instance), nil },
 		Holders: w.k.Holders, Modprobe: w.k.Modprobe, Proc: w.k.Proc, PermanentMAC: w.k.PermanentMAC,
 		Upstream: w.up,
 		Jitter:   func(d time.Duration) time.Duration { return d },
-	})
+	}
+}
+
+// boot starts an agent, as after a crash or a reboot. It does not know the server's word yet.
+func (w *world) boot() *Agent {
+	w.t.Helper()
+	w.faults.Revive()
+	a, err := New(w.config(), w.deps())
 	if err != nil {
 		w.t.Fatalf("start the agent: %v", err)
 	}
