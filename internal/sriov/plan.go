@@ -207,19 +207,17 @@ func bindable(pf PF, v VF) error {
 // function with that id, and bind without an override is ENODEV when autoprobe is off.
 func Bind(v VF) []Step {
 	var steps []Step
-	if v.Driver == Driver && v.Override == Driver {
-		if v.Node {
-			return nil
-		}
-		return []Step{unbind(v), Load{Driver}, Write{"bus/pci/drivers_probe", v.PCI.String()}}
+	bind := v.Driver != Driver
+	if !bind && !v.Node { // bound, but without effect: unbind, and do it again
+		steps, bind = append(steps, unbind(v)), true
 	}
-	if v.Driver != Driver {
+	if bind {
 		steps = append(steps, Load{Driver})
 	}
 	if v.Override != Driver {
 		steps = append(steps, Write{PCIPath(v.PCI) + "/driver_override", Driver})
 	}
-	if v.Driver != Driver {
+	if bind {
 		steps = append(steps, Write{"bus/pci/drivers_probe", v.PCI.String()})
 	}
 	return steps
