@@ -113,8 +113,8 @@ func (c Caller) somewhere(who holder) bool {
 	return false
 }
 
-// inScope reports whether the token's scopes leave p. Asking who one is is left to every token: it tells
-// what the token may do.
+// inScope reports whether the token's scopes leave p. Every token may ask whose it is and what
+// it may do.
 func (c Caller) inScope(p Permission) bool {
 	if len(c.Scopes) == 0 || p == SelfRead {
 		return true

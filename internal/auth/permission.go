@@ -134,11 +134,11 @@ func (p Permission) Shared() bool {
 	}
 }
 
-// Match reports whether the pattern (a permission, "noun.*" or "*") covers p.
-func (pattern Permission) Match(p Permission) bool {
-	if pattern == p || pattern == "*" {
+// Match reports whether p, taken as a pattern (a permission, "noun.*" or "*"), covers other.
+func (p Permission) Match(other Permission) bool {
+	if p == other || p == "*" {
 		return true
 	}
-	noun, ok := strings.CutSuffix(string(pattern), "*")
-	return ok && strings.HasSuffix(noun, ".") && strings.HasPrefix(string(p), noun)
+	noun, ok := strings.CutSuffix(string(p), "*")
+	return ok && strings.HasSuffix(noun, ".") && strings.HasPrefix(string(other), noun)
 }

@@ -13,9 +13,9 @@ import (
 )
 
 const (
-	tokenPrefix = "verbena_pat_"
-	idSize      = 6  // bytes; an id only finds the record, it is not secret
-	secretSize  = 32 // bytes
+	tokenPrefix = "verbena_pat_" //nolint:gosec // the public prefix that makes tokens recognisable, no credential
+	idSize      = 6              // bytes; an id only finds the record, it is not secret
+	secretSize  = 32             // bytes
 	crcSize     = 4
 	idText      = 2 * idSize
 	// secretText is the length of secret and checksum in base64url; 36 bytes need no padding.

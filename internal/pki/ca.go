@@ -81,7 +81,7 @@ func New(m Material) (*CA, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the CA's key: %w", err)
 	}
-	public, ok := key.Public().(interface{ Equal(crypto.PublicKey) bool })
+	public, ok := key.Public().(interface{ Equal(x crypto.PublicKey) bool })
 	if !ok || !public.Equal(cert.PublicKey) {
 		return nil, errors.New("the CA's key does not belong to its certificate")
 	}

@@ -144,7 +144,7 @@ func touched(commit store.Commit) (hosts map[string]bool, all bool) {
 				}
 				v, err := store.Peek[api.VM](e)
 				if err != nil {
-					return nil, true // better all look than one is missed
+					return nil, true //nolint:nilerr // better all look than one is missed
 				}
 				hosts = with(hosts, v.Status.Host)
 			}

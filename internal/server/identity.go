@@ -24,7 +24,7 @@ import (
 // Keys of what identity keeps. They lie outside of /o/, so that no code that handles objects can list,
 // watch or answer with them.
 const (
-	tokenKeys    = "/auth/token/"    // ID → tokenRecord
+	tokenKeys    = "/auth/token/"    //nolint:gosec // a key of the store, no credential: ID → tokenRecord
 	passwordKeys = "/auth/password/" // user → passwordRecord
 	roleKeys     = "/auth/role/"     // user → roleRecord: the roles in tenants, an index of Tenant.spec.members
 	memberKeys   = "/auth/member/"   // tenant → memberRecord: what roleKeys hold of it
@@ -346,7 +346,7 @@ func callerOf(tx store.Tx, name, uid string) (auth.Caller, error) {
 func rolesOf(tx store.Tx, user string) (map[string]auth.Role, error) {
 	e := tx.Get(roleKeys + user)
 	if e == nil {
-		return nil, nil
+		return map[string]auth.Role{}, nil
 	}
 	r, err := store.Peek[roleRecord](e)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 func TestLivenessOfAHost(t *testing.T) {
 	start := newTestClock().Now()
 	l := newLiveness(start)
-	at := func(d time.Duration) time.Time { return start.Add(d) }
+	at := start.Add
 	type want struct{ alive, lost bool }
 	check := func(d time.Duration, w want) {
 		t.Helper()

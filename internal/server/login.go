@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"net"
@@ -283,11 +284,9 @@ func (s *Server) loginUser(ctx context.Context, c *call, r api.LoginRequest) (*g
 // nameUser notes for the audit who wants to log in, if there is such a user: other text may be a password
 // that was typed into the wrong field.
 func (s *Server) nameUser(ctx context.Context, c *call, name string) error {
-	if auth.CheckName(name) != nil {
-		return nil
-	}
+	possible := auth.CheckName(name) == nil
 	return s.db.View(ctx, func(tx store.Tx) error {
-		if tx.Get(object.Key(api.KindUser, "", name)) != nil {
+		if possible && tx.Get(object.Key(api.KindUser, "", name)) != nil {
 			c.object.Name = name
 		}
 		return nil
@@ -332,8 +331,11 @@ func (s *Server) changePassword(ctx context.Context, in *passwordIn) (*struct{},
 	if err := auth.CheckPassword(c.Name, in.Body.New); err != nil {
 		return nil, err
 	}
-	if err := s.checkPassword(ctx, c.Name, in.Body.Old); err != nil {
+	switch err := s.checkPassword(ctx, c.Name, in.Body.Old); {
+	case errors.Is(err, errLogin):
 		return nil, fault.New(fault.Forbidden, "the old password is wrong")
+	case err != nil:
+		return nil, err
 	}
 	hash, err := s.ident.passwords.hash(ctx, in.Body.New)
 	if err != nil {

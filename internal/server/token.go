@@ -99,7 +99,7 @@ func (s *Server) saveUse(ctx context.Context) error {
 func savedUse(tx store.Tx) (map[string]int64, error) {
 	e := tx.Get(usedKey)
 	if e == nil {
-		return nil, nil
+		return map[string]int64{}, nil
 	}
 	r, err := store.Peek[usedRecord](e)
 	if err != nil {
