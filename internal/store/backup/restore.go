@@ -27,7 +27,7 @@ func RestoreFile(ctx context.Context, path string, db store.DB) (Summary, error)
 	if err != nil {
 		return Summary{}, err
 	}
-	if err := clear(ctx, db); err != nil {
+	if err := empty(ctx, db); err != nil {
 		return Summary{}, err
 	}
 	f, err := os.Open(path)
@@ -61,8 +61,8 @@ func whole(tx store.Tx) error {
 	return nil
 }
 
-// clear refuses a store that is in use, and removes what an earlier restore left. The marker is put first.
-func clear(ctx context.Context, db store.DB) error {
+// empty refuses a store that is in use, and removes what an earlier restore left. The marker is put first.
+func empty(ctx context.Context, db store.DB) error {
 	for {
 		left := false
 		_, err := db.Update(ctx, func(tx store.Tx) error {

@@ -115,7 +115,7 @@ func (d *DB) commit(b *batch) {
 	}
 	switch refusal := d.refusal(err); {
 	case err == nil && res.Succeeded:
-		d.committed(b, res.Header.Revision)
+		d.committed(b, res.Header.GetRevision())
 	case err == nil:
 		d.overtaken(b, res)
 	case refusal != nil:
@@ -152,7 +152,7 @@ func (d *DB) committed(b *batch, rev int64) {
 
 // overtaken runs the batch again once what another server committed is here.
 func (d *DB) overtaken(b *batch, res *clientv3.TxnResponse) {
-	if res.Header.Revision < d.replica.Now().Rev() {
+	if res.Header.GetRevision() < d.replica.Now().Rev() {
 		d.readAgain()
 	}
 	if d.wait(b, outcome{err: d.silent(context.DeadlineExceeded, "nothing was changed")}, func() bool { return d.last != b.last }) {
@@ -172,9 +172,9 @@ func (d *DB) settle(b *batch, o outcome) {
 // wait returns true when the replica is where cond, called under the lock, wants it. If that takes longer
 // than the timeout the batch's members get late, and Updates are refused until cond holds. False: closed.
 func (d *DB) wait(b *batch, late outcome, cond func() bool) bool {
-	ctx, cancel := context.WithTimeout(d.ctx, d.conf.Timeout)
+	inTime, cancel := context.WithTimeout(d.ctx, d.conf.Timeout)
 	defer cancel()
-	for {
+	for ctx := inTime; ; {
 		d.mu.Lock()
 		ok, rev := cond(), d.replica.Now().Rev()
 		d.mu.Unlock()
@@ -248,9 +248,9 @@ func (d *DB) resolve(b *batch, cause error) {
 			continue
 		case !res.Succeeded && len(res.Responses) > 0:
 			for _, kv := range res.Responses[0].GetResponseRange().GetKvs() {
-				if string(kv.Value) == b.id {
+				if string(kv.GetValue()) == b.id {
 					d.resume()
-					d.committed(b, kv.ModRevision)
+					d.committed(b, kv.GetModRevision())
 					return
 				}
 			}

@@ -166,10 +166,10 @@ func (d *DB) position(ctx context.Context, rev int64) (int64, error) {
 	if err != nil {
 		return 0, d.unreachable(err)
 	}
-	if rev > res.Header.Revision || len(res.Kvs) == 0 {
+	if rev > res.Header.GetRevision() || len(res.Kvs) == 0 {
 		return rev, nil
 	}
-	newest := min(rev, res.Kvs[0].ModRevision)
+	newest := min(rev, res.Kvs[0].GetModRevision())
 	if err := d.replica.Wait(ctx, newest); err != nil {
 		return 0, fault.Wrap(err, fault.Unavailable, "the store did not catch up with revision %d in %s", newest, d.conf.Timeout)
 	}

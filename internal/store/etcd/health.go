@@ -37,7 +37,7 @@ func (d *DB) Health(ctx context.Context) (store.Health, error) {
 		}
 		h.Size = max(h.Size, st.DbSize)
 		h.Limit = max(h.Limit, st.DbSizeQuota)
-		if st.Header.Revision < h.Revision && d.member == nil {
+		if st.Header.GetRevision() < h.Revision && d.member == nil {
 			behind++
 		}
 	}
@@ -52,7 +52,7 @@ func (d *DB) Health(ctx context.Context) (store.Health, error) {
 		return h, d.unreachable(err)
 	}
 	for _, a := range alarms.Alarms {
-		h.NoSpace = h.NoSpace || a.Alarm == etcdserverpb.AlarmType_NOSPACE
+		h.NoSpace = h.NoSpace || a.GetAlarm() == etcdserverpb.AlarmType_NOSPACE
 	}
 	if list, err := d.client.MemberList(ctx); err == nil { // an external cluster may not let us
 		h.Members = len(list.Members)

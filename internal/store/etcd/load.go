@@ -46,13 +46,13 @@ func (d *DB) loadOnce(ctx context.Context) (*replica.State, int64, error) {
 			return nil, 0, fmt.Errorf("read keys from %s on: %w", key, err)
 		}
 		if rev == 0 {
-			rev = res.Header.Revision
+			rev = res.Header.GetRevision()
 		}
 		size := 0
 		for _, kv := range res.Kvs {
-			size += len(kv.Value)
-			if string(kv.Key) == d.commitKey() {
-				last = kv.ModRevision
+			size += len(kv.GetValue())
+			if string(kv.GetKey()) == d.commitKey() {
+				last = kv.GetModRevision()
 				continue
 			}
 			entries = append(entries, d.entry(kv))
@@ -60,7 +60,7 @@ func (d *DB) loadOnce(ctx context.Context) (*replica.State, int64, error) {
 		if !res.More || len(res.Kvs) == 0 {
 			return replica.NewState(rev, slices.Values(entries)), last, nil
 		}
-		key = string(res.Kvs[len(res.Kvs)-1].Key) + "\x00"
+		key = string(res.Kvs[len(res.Kvs)-1].GetKey()) + "\x00"
 		if size > pageBytes {
 			limit = max(1, limit/4)
 		} else if size < pageBytes/4 {
@@ -76,7 +76,7 @@ func (d *DB) page(ctx context.Context, key string, opts []clientv3.OpOption) (*c
 }
 
 func (d *DB) entry(kv *mvccpb.KeyValue) *store.Entry {
-	return store.NewEntry(d.local(kv.Key), kv.Value, nil).At(kv.CreateRevision, kv.ModRevision)
+	return store.NewEntry(d.local(kv.GetKey()), kv.GetValue(), nil).At(kv.GetCreateRevision(), kv.GetModRevision())
 }
 
 // follow keeps the replica in step with etcd until Close, over lost connections and compactions.
@@ -140,9 +140,9 @@ func (d *DB) watch() (missed bool, err error) {
 // applyAll applies events, which come in the order of their revisions, those of one revision together.
 func (d *DB) applyAll(events []*clientv3.Event) {
 	for len(events) > 0 {
-		rev := events[0].Kv.ModRevision
+		rev := events[0].GetKv().GetModRevision()
 		n := 1
-		for n < len(events) && events[n].Kv.ModRevision == rev {
+		for n < len(events) && events[n].GetKv().GetModRevision() == rev {
 			n++
 		}
 		d.apply(rev, events[:n])
@@ -159,15 +159,15 @@ func (d *DB) apply(rev int64, events []*clientv3.Event) {
 	mark, id := int64(-1), ""
 	changes := make([]store.Change, 0, len(events))
 	for _, ev := range events {
-		switch deleted := ev.Type == clientv3.EventTypeDelete; {
-		case string(ev.Kv.Key) == d.commitKey() && deleted:
+		switch deleted := ev.GetType() == clientv3.EventTypeDelete; {
+		case string(ev.GetKv().GetKey()) == d.commitKey() && deleted:
 			mark = 0
-		case string(ev.Kv.Key) == d.commitKey():
-			mark, id = rev, string(ev.Kv.Value)
+		case string(ev.GetKv().GetKey()) == d.commitKey():
+			mark, id = rev, string(ev.GetKv().GetValue())
 		case deleted:
-			changes = append(changes, store.Change{Key: d.local(ev.Kv.Key)})
+			changes = append(changes, store.Change{Key: d.local(ev.GetKv().GetKey())})
 		default:
-			changes = append(changes, store.Change{Key: d.local(ev.Kv.Key), Entry: d.entry(ev.Kv)})
+			changes = append(changes, store.Change{Key: d.local(ev.GetKv().GetKey()), Entry: d.entry(ev.GetKv())})
 		}
 	}
 	own := d.flight != nil && id == d.flight.id

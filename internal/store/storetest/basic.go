@@ -197,8 +197,8 @@ func testPanicAborts(t *testing.T, db store.DB, at string) {
 		}()
 		_, _ = db.Update(deadline(t), func(tx store.Tx) error {
 			tx.Put(entry(at+"a", "1"))
-			var nothing *thing
-			tx.Put(entry(at+nothing.Name, "1"))
+			beyond := len(at)
+			tx.Put(entry([]string{at}[beyond], "1"))
 			return nil
 		})
 	}()

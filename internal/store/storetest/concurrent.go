@@ -35,11 +35,12 @@ func counting(t *testing.T, dbs []store.DB, key string) []int64 {
 	return revs
 }
 
-func wantNumber(t *testing.T, db store.DB, key string, want int) {
+// wantSum checks that every count of every writer is there.
+func wantSum(t *testing.T, db store.DB, key string) {
 	t.Helper()
 	// An empty update that commits sees everything that was committed anywhere before it.
 	_, err := db.Update(deadline(t), func(tx store.Tx) error {
-		if got := number(tx, key); got != want {
+		if got, want := number(tx, key), writers*rounds; got != want {
 			return fmt.Errorf("%s = %d, want %d", key, got, want)
 		}
 		return nil
@@ -51,7 +52,7 @@ func wantNumber(t *testing.T, db store.DB, key string, want int) {
 
 func testCounter(t *testing.T, db store.DB, at string) {
 	counting(t, []store.DB{db}, at+"n")
-	wantNumber(t, db, at+"n", writers*rounds)
+	wantSum(t, db, at+"n")
 }
 
 func testObjectRevisions(t *testing.T, db store.DB, at string) {
@@ -63,7 +64,7 @@ func testObjectRevisions(t *testing.T, db store.DB, at string) {
 		}
 		seen[rev] = true
 	}
-	wantNumber(t, db, key, writers*rounds)
+	wantSum(t, db, key)
 }
 
 // seats lets many claim one of few places; each counts those taken by a scan.
@@ -123,8 +124,8 @@ func testWriteSkew(t *testing.T, db store.DB, at string) {
 
 func testPairCounter(t *testing.T, a, b store.DB) {
 	counting(t, []store.DB{a, b}, "/n")
-	wantNumber(t, a, "/n", writers*rounds)
-	wantNumber(t, b, "/n", writers*rounds)
+	wantSum(t, a, "/n")
+	wantSum(t, b, "/n")
 }
 
 func testPairPhantom(t *testing.T, a, b store.DB) { seats(t, []store.DB{a, b}, "/seat/") }

@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"testing"
 
 	"github.com/verbena-cloud/verbena/internal/fault"
@@ -14,7 +15,7 @@ func testWatchOrder(t *testing.T, db store.DB, at string) {
 	s := watch(t, db, at, start)
 	var revs []int64
 	for i := range 20 {
-		revs = append(revs, put(t, db, at+"a", fmt.Sprint(i)))
+		revs = append(revs, put(t, db, at+"a", strconv.Itoa(i)))
 	}
 	var prev *store.Entry
 	for i, rev := range revs {
@@ -23,7 +24,7 @@ func testWatchOrder(t *testing.T, db store.DB, at string) {
 			t.Fatalf("commit %d is %+v, want revision %d", i, c, rev)
 		}
 		ch := c.Changes[0]
-		if ch.Key != at+"a" || string(ch.Entry.Value) != fmt.Sprint(i) || ch.Entry.Rev != rev || ch.Entry.Created != revs[0] {
+		if ch.Key != at+"a" || string(ch.Entry.Value) != strconv.Itoa(i) || ch.Entry.Rev != rev || ch.Entry.Created != revs[0] {
 			t.Fatalf("change %d is %+v", i, ch.Entry)
 		}
 		if (prev == nil) != (ch.Prev == nil) || prev != nil && (prev.Rev != ch.Prev.Rev || string(prev.Value) != string(ch.Prev.Value)) {
@@ -40,7 +41,7 @@ func testWatchOrder(t *testing.T, db store.DB, at string) {
 func testWatchResumes(t *testing.T, db store.DB, at string) {
 	var revs []int64
 	for i := range 10 {
-		revs = append(revs, put(t, db, at+fmt.Sprint(i), "x"))
+		revs = append(revs, put(t, db, at+strconv.Itoa(i), "x"))
 	}
 	for i, from := range revs[:9] {
 		s := watch(t, db, at, from)
@@ -110,7 +111,7 @@ func testWatchWhole(t *testing.T, db store.DB, at string) {
 	together(t, writers, func(i int) error {
 		for j := range 10 {
 			_, err := db.Update(deadline(t), func(tx store.Tx) error {
-				v := fmt.Sprint(j)
+				v := strconv.Itoa(j)
 				tx.Put(entry(fmt.Sprintf("%s%02d/a", at, i), v))
 				tx.Put(entry(fmt.Sprintf("%s%02d/z", at, i), v))
 				return nil
@@ -164,7 +165,7 @@ func testThousandWatchers(t *testing.T, db store.DB, at string) {
 	together(t, writers, func(w int) error {
 		for i := w; i < n; i += writers {
 			_, err := db.Update(deadline(t), func(tx store.Tx) error {
-				tx.Put(entry(fmt.Sprintf("%s%04d/vm", at, i), fmt.Sprint(i)))
+				tx.Put(entry(fmt.Sprintf("%s%04d/vm", at, i), strconv.Itoa(i)))
 				return nil
 			})
 			if err != nil {
@@ -175,7 +176,7 @@ func testThousandWatchers(t *testing.T, db store.DB, at string) {
 	})
 	for i, s := range streams {
 		c := s.commit()
-		if len(c.Changes) != 1 || string(c.Changes[0].Entry.Value) != fmt.Sprint(i) {
+		if len(c.Changes) != 1 || string(c.Changes[0].Entry.Value) != strconv.Itoa(i) {
 			t.Fatalf("watcher %d got %+v", i, c)
 		}
 	}
@@ -188,7 +189,7 @@ func testCompacted(t *testing.T, e Engine) {
 	db := open(t, e, Options{History: 10})
 	first := put(t, db, "/a", "first")
 	for i := range 30 {
-		put(t, db, "/a", fmt.Sprint(i))
+		put(t, db, "/a", strconv.Itoa(i))
 	}
 	wantKind(t, watch(t, db, "/", first).end(), fault.Gone)
 	h, err := db.Health(deadline(t))
@@ -211,7 +212,7 @@ func testSlow(t *testing.T, e Engine) {
 	slow.commit() // it runs now
 	other := watch(t, db, "/other/", first-1)
 	for i := range 10 {
-		put(t, db, "/a", fmt.Sprint(i))
+		put(t, db, "/a", strconv.Itoa(i))
 	}
 	wantKind(t, slow.end(), fault.Gone)
 	put(t, db, "/other/a", "1")
