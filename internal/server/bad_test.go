@@ -141,7 +141,7 @@ func TestNoCredentials(t *testing.T) {
 	f := newFixture(t)
 	a := f.do("", http.MethodGet, "/v1/flavors", nil)
 	f.problem(http.StatusUnauthorized, fault.Unauthenticated, a)
-	if a.Header.Get("Www-Authenticate") == "" {
+	if a.Header.Get("WWW-Authenticate") == "" {
 		t.Error("no WWW-Authenticate")
 	}
 }

@@ -129,7 +129,7 @@ func (f *fixture) problem(status int, code fault.Kind, a answered) api.Problem {
 	if err := d.Decode(&p); err != nil {
 		f.Fatalf("%v in %s", err, a.body)
 	}
-	if p.Code != string(code) || p.Status != status || p.Detail == "" || p.RequestID == "" || p.RequestID != a.Header.Get("X-Request-Id") {
+	if p.Code != string(code) || p.Status != status || p.Detail == "" || p.RequestID == "" || p.RequestID != a.Header.Get("X-Request-ID") {
 		f.Fatalf("problem %s, want code %s with detail and request id", a.body, code)
 	}
 	return p

@@ -238,28 +238,28 @@ func (k *kind[T, P]) put(ctx context.Context, in *replaceInput[T]) (*answer, err
 	}
 	by := k.s.who(c)
 	var old *T
-	change := func(tx store.Tx, o *T) (any, error) {
+	change := func(tx store.Tx, o *T) error {
 		if old, err = k.load(tx, c, match); err != nil {
-			return nil, err
+			return err
 		}
 		if k.may != nil {
 			if err := k.may(c, old, o); err != nil {
-				return nil, err
+				return err
 			}
 		}
-		return nil, k.update(tx, old, o, by)
+		return k.update(tx, old, o, by)
 	}
-	o, err := k.accept(ctx, &in.Body, change)
+	o, err := k.accept(ctx, &in.Body, unexplained(change))
 	if err != nil {
 		return nil, err
 	}
 	c.object = refOf(P(o).ObjectMeta())
 	if in.DryRun {
-		return k.dryRun(ctx, o, change)
+		return k.dryRun(ctx, o, unexplained(change))
 	}
 	return k.rewrite(ctx, c, func(tx store.Tx) (written[T], error) {
 		attempt := *o
-		_, err := change(tx, &attempt)
+		err := change(tx, &attempt)
 		return written[T]{old: old, o: &attempt, status: http.StatusOK}, err
 	})
 }
@@ -274,19 +274,19 @@ func (k *kind[T, P]) drop(ctx context.Context, in *deleteInput) (*answer, error)
 	c.object = api.Ref{Kind: k.name, Tenant: tenant, Name: name}
 	by := k.s.who(c)
 	var old *T
-	change := func(tx store.Tx, o *T) (any, error) {
+	change := func(tx store.Tx, o *T) error {
 		if old, err = k.load(tx, c, match); err != nil {
-			return nil, err
+			return err
 		}
 		*o = *old
-		return nil, k.remove(tx, o, by)
+		return k.remove(tx, o, by)
 	}
 	if in.DryRun {
-		return k.dryRun(ctx, new(T), change)
+		return k.dryRun(ctx, new(T), unexplained(change))
 	}
 	return k.rewrite(ctx, c, func(tx store.Tx) (written[T], error) {
 		var o T
-		_, err := change(tx, &o)
+		err := change(tx, &o)
 		w := written[T]{old: old, status: http.StatusNoContent}
 		if tx.Get(k.key(c)) != nil { // it stays until what it holds is proven free
 			w.o, w.status = &o, http.StatusAccepted
@@ -413,6 +413,11 @@ func (k *kind[T, P]) settle(c *call, m *api.Meta) []fault.Field {
 	}
 	m.Kind, m.UID, m.Created, m.Deleting, m.Revision = k.name, "", nil, nil, 0
 	return f.Fields()
+}
+
+// unexplained is a change that has nothing to show for its decision.
+func unexplained[T any](change func(store.Tx, *T) error) func(store.Tx, *T) (any, error) {
+	return func(tx store.Tx, o *T) (any, error) { return nil, change(tx, o) }
 }
 
 // dryRun decides, and answers what would be.

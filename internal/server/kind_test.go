@@ -13,17 +13,17 @@ func TestLifeOfAnObject(t *testing.T) {
 	f := newFixture(t)
 	created := f.want(http.StatusCreated, f.do("op", http.MethodPost, "/v1/flavors", flavorJSON("small", "")))
 	o := decode[api.Flavor](t, created)
-	if o.UID == "" || o.Revision == 0 || o.Created == nil || created.Header.Get("Etag") == "" {
+	if o.UID == "" || o.Revision == 0 || o.Created == nil || created.Header.Get("ETag") == "" {
 		t.Fatalf("created without identity: %s", created.body)
 	}
 	if got := created.Header.Get("Location"); got != "/v1/flavors/small" {
 		t.Errorf("Location %q", got)
 	}
-	tag := created.Header.Get("Etag")
+	tag := created.Header.Get("ETag")
 
 	read := f.want(http.StatusOK, f.do("bob", http.MethodGet, "/v1/flavors/small", nil))
-	if read.Header.Get("Etag") != tag {
-		t.Errorf("etag %s after create, %s on read", tag, read.Header.Get("Etag"))
+	if read.Header.Get("ETag") != tag {
+		t.Errorf("etag %s after create, %s on read", tag, read.Header.Get("ETag"))
 	}
 
 	bigger := strings.Replace(flavorJSON("small", ""), `"vcpus":2`, `"vcpus":4`, 1)
@@ -34,11 +34,11 @@ func TestLifeOfAnObject(t *testing.T) {
 	}
 	stale := f.do("op", http.MethodPut, "/v1/flavors/small", flavorJSON("small", ""), "If-Match", tag)
 	p := f.problem(http.StatusPreconditionFailed, fault.Precondition, stale)
-	if stale.Header.Get("Etag") != put.Header.Get("Etag") || !strings.Contains(p.Detail, "revision") {
+	if stale.Header.Get("ETag") != put.Header.Get("ETag") || !strings.Contains(p.Detail, "revision") {
 		t.Errorf("a stale If-Match must tell the current revision: %v %s", stale.Header, stale.body)
 	}
 
-	f.want(http.StatusNoContent, f.do("op", http.MethodDelete, "/v1/flavors/small", nil, "If-Match", put.Header.Get("Etag")))
+	f.want(http.StatusNoContent, f.do("op", http.MethodDelete, "/v1/flavors/small", nil, "If-Match", put.Header.Get("ETag")))
 	f.problem(http.StatusNotFound, fault.NotFound, f.do("op", http.MethodGet, "/v1/flavors/small", nil))
 	f.problem(http.StatusNotFound, fault.NotFound, f.do("op", http.MethodDelete, "/v1/flavors/small", nil))
 }

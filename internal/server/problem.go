@@ -75,7 +75,7 @@ func (p *problem) GetHeaders() http.Header { return p.header }
 func (p *problem) ContentType(string) string { return problemType }
 
 // withStatus is a fault with a status of its own, where HTTP is finer than our kinds, and with headers.
-type withStatus struct {
+type withStatus struct { //nolint:errname // it decorates an error, and reads so where it is used
 	error
 	status int // 0 = that of the kind
 	header http.Header
@@ -161,14 +161,22 @@ func clean(s string) string {
 }
 
 // writeProblem answers with the error outside of huma.
-func (c *call) writeProblem(w http.ResponseWriter, err error) {
-	p := problemOf(c, err)
+func (c *call) writeProblem(w http.ResponseWriter, cause error) {
+	p := problemOf(c, cause)
 	for k, v := range p.header {
 		w.Header()[k] = v
 	}
+	body, err := json.Marshal(p)
+	if err != nil { // evidence that JSON can't hold: the fault counts more
+		p.Explanation, p.Quota = nil, nil
+		body, err = json.Marshal(p)
+	}
+	if err != nil {
+		body = []byte(`{"title":"Internal error","status":500,"code":"internal"}`)
+	}
 	w.Header().Set("Content-Type", problemType)
 	w.WriteHeader(p.Status)
-	_ = json.NewEncoder(w).Encode(p) // the client may be gone
+	_, _ = w.Write(append(body, '\n')) // the client may be gone
 }
 
 // hideInput is the transformer that turns huma's own errors into our problems. Huma repeats the faulty

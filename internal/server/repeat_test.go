@@ -16,7 +16,7 @@ func TestRepeatCreatesOnce(t *testing.T) {
 	first := f.want(201, f.do("op", http.MethodPost, "/v1/flavors", flavorJSON("small", ""), "Idempotency-Key", "k1"))
 	rev := f.revision()
 	again := f.want(201, f.do("op", http.MethodPost, "/v1/flavors", flavorJSON("small", ""), "Idempotency-Key", "k1"))
-	if again.Header.Get("Idempotency-Replayed") != "true" || again.Header.Get("Etag") != first.Header.Get("Etag") || f.revision() != rev {
+	if again.Header.Get("Idempotency-Replayed") != "true" || again.Header.Get("ETag") != first.Header.Get("ETag") || f.revision() != rev {
 		t.Errorf("the repeat did something: %v %s", again.Header, again.body)
 	}
 	if a, b := decode[api.Flavor](t, first), decode[api.Flavor](t, again); a.UID != b.UID {
@@ -111,7 +111,7 @@ func TestSelector(t *testing.T) {
 	labels := map[string]string{"tier": "gold", "rack": "r1"}
 	for text, want := range map[string]bool{
 		"": true, "tier=gold": true, "tier==gold": true, "tier=tin": false, "tier!=tin": true, "tier!=gold": false,
-		"tier": true, "zone": false, "!zone": true, "!tier": false, "zone!=a": true, "tier=gold,rack=r1": true, "tier=gold,rack=r2": false, " tier = gold , !zone ": true,
+		"tier": true, "zone": false, "!zone": true, "!tier": false, "zone!=a": true, "tier=gold,rack=r1": true, "tier=gold,rack=r2": false, "tier = gold , !zone": true,
 	} {
 		s, err := parseSelector(text)
 		if err != nil {

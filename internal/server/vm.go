@@ -81,23 +81,23 @@ func (k *vmKind) rebuild(ctx context.Context, in *deleteInput) (*answer, error) 
 	c.object = api.Ref{Kind: k.name, Tenant: c.tenant, Name: c.name}
 	by := k.s.who(c)
 	var old *api.VM
-	change := func(tx store.Tx, o *api.VM) (any, error) {
+	change := func(tx store.Tx, o *api.VM) error {
 		if old, err = k.load(tx, c, match); err != nil {
-			return nil, err
+			return err
 		}
 		made, err := vm.Rebuild(tx, c.tenant, c.name, by)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		*o = *made
-		return nil, nil //nolint:nilnil // a rebuild stays where it is: there is nothing to explain
+		return nil
 	}
 	if in.DryRun {
-		return k.dryRun(ctx, &api.VM{}, change)
+		return k.dryRun(ctx, &api.VM{}, unexplained(change)) // it stays where it is: there is nothing to explain
 	}
 	return k.rewrite(ctx, c, func(tx store.Tx) (written[api.VM], error) {
 		var o api.VM
-		_, err := change(tx, &o)
+		err := change(tx, &o)
 		return written[api.VM]{old: old, o: &o, status: http.StatusAccepted}, err
 	})
 }

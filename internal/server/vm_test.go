@@ -93,7 +93,7 @@ func TestLifeOfAVM(t *testing.T) {
 
 	now := f.vm("a")
 	off := strings.Replace(vmJSON("a", "rdma-small"), `"userData"`, `"power":"off","userData"`, 1)
-	f.want(200, f.do("bob", http.MethodPut, vms+"/a", off, "If-Match", f.do("bob", http.MethodGet, vms+"/a", nil).Header.Get("Etag")))
+	f.want(200, f.do("bob", http.MethodPut, vms+"/a", off, "If-Match", f.do("bob", http.MethodGet, vms+"/a", nil).Header.Get("ETag")))
 	if op := f.operation("stop"); op.State != "running" {
 		t.Errorf("stop is %+v", op)
 	}
@@ -233,7 +233,7 @@ func TestSpecIsNeverRewritten(t *testing.T) {
 	rev := f.revision()
 	for _, path := range []string{"/v1/flavors/rdma-small", "/v1/fabrics/roce", "/v1/tenants/physics", "/v1/tenants/physics/networks/lab", vms + "/a", "/v1/hosts/h1", "/v1/images/debian"} {
 		read := f.want(200, f.do("op", http.MethodGet, path, nil))
-		f.want(200, f.do("op", http.MethodPut, path, read.body, "If-Match", read.Header.Get("Etag")))
+		f.want(200, f.do("op", http.MethodPut, path, read.body, "If-Match", read.Header.Get("ETag")))
 	}
 	if f.revision() != rev {
 		t.Errorf("sending back what was read moved the store from %d to %d", rev, f.revision())

@@ -150,8 +150,8 @@ func (w *watcher[T, P]) run(r *http.Request, rw http.ResponseWriter) {
 	tick := time.NewTicker(keepAlive)
 	defer tick.Stop()
 	for beats := 1; ; {
+		var more bool
 		var err error
-		more := true
 		select {
 		case <-ctx.Done():
 			return
@@ -207,17 +207,22 @@ func (w *watcher[T, P]) beat(r *http.Request, n int) (more bool, err error) {
 		w.out.comment("alive")
 		return true, w.out.flush()
 	}
-	caller, err := w.k.s.identify(r)
-	if err != nil {
-		return false, nil //nolint:nilerr // the stream ends; the client's next request is told why
-	}
-	w.c.Caller = caller
-	if w.k.s.authorise(r, w.c) != nil {
-		return false, nil
+	if !w.entitled(r) {
+		return false, nil // the client's next request is told why
 	}
 	w.see = newSight(w.c, w.k.self())
 	w.bookmark(false)
 	return true, w.out.flush()
+}
+
+// entitled asks anew who the caller is and whether the route is theirs.
+func (w *watcher[T, P]) entitled(r *http.Request) bool {
+	caller, err := w.k.s.identify(r)
+	if err == nil {
+		w.c.Caller = caller
+		err = w.k.s.authorise(r, w.c)
+	}
+	return err == nil
 }
 
 // send sends what a commit changed for this client; only the last event carries the revision, so that a
