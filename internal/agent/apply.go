@@ -10,10 +10,10 @@ import (
 	"github.com/verbena-cloud/verbena/internal/sriov"
 )
 
-// resetFailed marks the error of a reset: the function may carry its last owner's state.
-type resetFailed struct{ error }
+// resetError marks the error of a reset: the function may carry its last owner's state.
+type resetError struct{ error }
 
-func (e resetFailed) Unwrap() error { return e.error }
+func (e resetError) Unwrap() error { return e.error }
 
 // apply carries steps out in order and stops at the first that fails, but for a failed reset: the
 // attributes after it are still taken from a VF that is going into quarantine, so that its address is
@@ -26,7 +26,7 @@ func (a *Agent) apply(ctx context.Context, steps []sriov.Step) error {
 		switch {
 		case err == nil:
 			continue
-		case errors.As(err, new(resetFailed)):
+		case errors.As(err, new(resetError)):
 			failed = err
 		default:
 			return errors.Join(failed, fmt.Errorf("%s: %w", s, err))
@@ -54,7 +54,7 @@ func (a *Agent) do(ctx context.Context, s sriov.Step) error {
 		ctx, cancel := context.WithTimeout(ctx, a.cfg.WriteDeadline)
 		defer cancel()
 		if err := a.d.Tree.Write(ctx, s.Path, "1"); err != nil {
-			return resetFailed{fmt.Errorf("reset: %w", err)}
+			return resetError{fmt.Errorf("reset: %w", err)}
 		}
 		return nil
 	}

@@ -28,13 +28,13 @@ func stories() []story {
 	two := func(w *world) { w.add("a", vf(pf0, 0, mac1, 101), vf(pf1, 2, mac2, 102)) }
 	return []story{
 		{"commission", func(w *world) { w.want.PFs[0].VFs, w.want.PFs[1].VFs = 0, 0 },
-			func(w *world) { w.want.PFs[0].VFs, w.want.PFs[1].VFs = 4, 4 }, free(8)},
-		{"recommission", nil, func(w *world) { w.want.PFs[0].VFs = 2 }, free(6)},
+			func(w *world) { w.want.PFs[0].VFs, w.want.PFs[1].VFs = 3, 3 }, free(6)},
+		{"recommission", nil, func(w *world) { w.want.PFs[0].VFs = 2 }, free(5)},
 		{"create", nil, two, ready("a")},
 		{"attach", two, func(w *world) { w.add("b", vf(pf0, 1, mac3, 103)) }, ready("a", "b")},
 		{"detach", func(w *world) { two(w); w.add("b", vf(pf0, 1, mac3, 103)) },
-			func(w *world) { w.vm("b").Absent = true }, func(t *testing.T, w *world) { ready("a")(t, w); absentVM("b")(t, w); free(6)(t, w) }},
-		{"delete", two, func(w *world) { w.vm("a").Absent = true }, func(t *testing.T, w *world) { absentVM("a")(t, w); free(8)(t, w) }},
+			func(w *world) { w.vm("b").Absent = true }, func(t *testing.T, w *world) { ready("a")(t, w); absentVM("b")(t, w); free(4)(t, w) }},
+		{"delete", two, func(w *world) { w.vm("a").Absent = true }, func(t *testing.T, w *world) { absentVM("a")(t, w); free(6)(t, w) }},
 		{"restart", two, func(w *world) { w.boot() }, ready("a")},
 		{"reboot", two, func(w *world) { w.reboot() }, ready("a")},
 		{"off", two, func(w *world) { w.vm("a").Power = "off" }, phase("a", api.PhaseStopped)},
@@ -43,7 +43,7 @@ func stories() []story {
 		{"move", two, func(w *world) { // another VM gets a VF of one that goes
 			w.vm("a").Absent = true
 			w.add("b", vf(pf0, 0, mac3, 103))
-		}, func(t *testing.T, w *world) { ready("b")(t, w); absentVM("a")(t, w); free(7)(t, w) }},
+		}, func(t *testing.T, w *world) { ready("b")(t, w); absentVM("a")(t, w); free(5)(t, w) }},
 	}
 }
 
@@ -69,7 +69,7 @@ func TestARemovalThatHadBegunIsFinishedWithoutTheServer(t *testing.T) {
 			if len(w.a.j.all()) != 0 {
 				t.Errorf("change %d: still held: %+v", n, w.a.j.all())
 			}
-			free(8)(t, w)
+			free(6)(t, w)
 		})
 	}
 }
@@ -251,7 +251,7 @@ func arm(f *sysfstest.Faults, how string, n int) {
 }
 
 func prepare(t *testing.T, s story) *world {
-	w := newWorld(t, host(4))
+	w := newWorld(t, host(3))
 	if s.begin != nil {
 		s.begin(w)
 	}

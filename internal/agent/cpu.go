@@ -30,7 +30,7 @@ func parseCPUs(list string) ([]int, error) {
 			}
 		}
 		for c := a; c <= b && len(out) <= maxCPU; c++ {
-			out = append(out, int(c)) //nolint:gosec // 16 bits
+			out = append(out, int(c))
 		}
 	}
 	slices.Sort(out)

@@ -27,7 +27,7 @@ func (a *Agent) loadDesired() error {
 	var s stored
 	if err := unseal(data, &s); err != nil {
 		a.events.add(a.hostRef(), warning, "DesiredLost", "the stored desired state can't be believed; the agent waits for the server")
-		return nil
+		return nil //nolint:nilerr // told as an event: the server says it again
 	}
 	a.desired = s.Desired
 	a.sameRun = a.boot != "" && s.Boot == a.boot

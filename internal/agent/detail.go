@@ -44,7 +44,7 @@ func (k *kernel) around(ctx context.Context, prob *problems) (around, error) {
 // attributes reads what the PF's driver says of its VFs, by index.
 func (k *kernel) attributes(ctx context.Context, f *function) (map[int]*rtnl.VF, error) {
 	if f.Netdev == "" || len(f.VFs) == 0 {
-		return nil, nil
+		return map[int]*rtnl.VF{}, nil
 	}
 	list, err := k.links.VFs(ctx, f.Netdev)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/verbena-cloud/verbena/internal/fault"
@@ -85,7 +86,7 @@ func (o *overlays) Ensure(ctx context.Context, name string, img wire.Image, size
 	}
 	args := []string{"create", "-q", "-f", "qcow2", "-F", format, "-b", base, temp}
 	if size > 0 {
-		args = append(args, fmt.Sprint(size))
+		args = append(args, strconv.FormatInt(size, 10))
 	}
 	if _, err := o.exec(ctx, "qemu-img", args...); err != nil {
 		return disk, fmt.Errorf("make an overlay over image %s: %w", img.Name, err)
@@ -195,7 +196,7 @@ func (o *overlays) Seed(_ context.Context, name string, iso []byte) (string, err
 		return "", fault.New(fault.Invalid, "a VM's files can't be named %.60q", name)
 	}
 	path := o.seed(name)
-	if old, err := os.ReadFile(path); err == nil && string(old) == string(iso) { //nolint:gosec // the name was checked
+	if old, err := os.ReadFile(path); err == nil && string(old) == string(iso) {
 		return path, nil
 	}
 	return path, dirFiles{o.dir}.Write(name+".iso", iso)

@@ -46,7 +46,7 @@ func vfioHolders(proc string) func(context.Context) (map[string][]int, error) {
 
 // openGroups returns the vfio groups among a process's open files.
 func openGroups(dir string) ([]string, error) {
-	f, err := os.Open(dir) //nolint:gosec // below /proc
+	f, err := os.Open(dir)
 	if err != nil {
 		return nil, over(err)
 	}

@@ -54,8 +54,14 @@ func (a *Agent) reconcileHost(ctx context.Context) (time.Duration, error) {
 		a.loop.Remind(key{kindVM, uid})
 	}
 	a.changed()
+	if slices.ContainsFunc(snap.functions, func(f function) bool { return f.err != nil }) {
+		return min(a.cfg.Full, unreadAgain), nil
+	}
 	return a.cfg.Full, nil
 }
+
+// unreadAgain is when a PF that could not be read is looked at again.
+const unreadAgain = 30 * time.Second
 
 // look reads everything. The scan of all processes for open vfio groups is done at the slow period, and
 // while domains move or somebody else has a VF; who is about to touch a VF does its own.
@@ -138,13 +144,9 @@ func (a *Agent) management(ctx context.Context, prob *problems) map[string]bool 
 	return carriers(ctx, a.d.Tree, devs, prob)
 }
 
-// pf observes one PF completely and freshly: for who is about to write.
+// pf observes one PF completely and freshly, with who has its VFs: for who is about to write or to call
+// something free. nil says with evidence that there is no such PF.
 func (a *Agent) pf(ctx context.Context, key string) (*function, error) {
-	prob := &problems{}
-	list, err := a.kernel.functions(ctx, prob)
-	if err != nil {
-		return nil, err
-	}
 	openers, err := a.d.Holders(ctx)
 	if err != nil {
 		return nil, err
@@ -153,11 +155,30 @@ func (a *Agent) pf(ctx context.Context, key string) (*function, error) {
 	if err != nil {
 		return nil, err
 	}
+	return a.pfAmong(ctx, key, around{openers: openers, domain: dom.byPCI, fresh: true})
+}
+
+// glance observes one PF for a report: domains as they were last listed, and no look at processes, which
+// costs more than all else on a dense host.
+func (a *Agent) glance(ctx context.Context, key string) (*function, error) {
+	dom, err := a.domains(ctx, false)
+	if err != nil {
+		return nil, err
+	}
+	return a.pfAmong(ctx, key, around{domain: dom.byPCI})
+}
+
+func (a *Agent) pfAmong(ctx context.Context, key string, with around) (*function, error) {
+	prob := &problems{}
+	list, err := a.kernel.functions(ctx, prob)
+	if err != nil {
+		return nil, err
+	}
 	ar, err := a.kernel.around(ctx, prob)
 	if err != nil {
 		return nil, err
 	}
-	ar.openers, ar.domain, ar.fresh = openers, dom.byPCI, true
+	ar.openers, ar.domain, ar.fresh = with.openers, with.domain, with.fresh
 	for _, bdf := range list {
 		if s, ok := a.kernel.remembered(bdf); ok && s.key != key {
 			continue
@@ -173,7 +194,7 @@ func (a *Agent) pf(ctx context.Context, key string) (*function, error) {
 		a.kernel.detail(ctx, &f, ar, prob)
 		return &f, nil
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // not there, with evidence: an answer, and no error
 }
 
 // state derives a VF's state from facts and journal.

@@ -237,7 +237,7 @@ func (l *link) do(req *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := client.Do(req) //nolint:gosec // the server's address is the operator's
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, fault.Wrap(err, fault.Unavailable, "the server can't be reached")
 	}

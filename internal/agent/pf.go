@@ -76,6 +76,7 @@ func (a *Agent) reconcilePF(ctx context.Context, pf string) (time.Duration, erro
 		reason = text(err)
 	}
 	if a.setReason(m, reason) {
+		a.wakeHost() // what kept it from being read may be over
 		a.changed()
 		if err != nil {
 			a.events.add(a.hostRef(), warning, "PFNotReady", reason)
@@ -208,7 +209,7 @@ func (a *Agent) parkOne(ctx context.Context, f *function, v sriov.VF, m *pfMemo)
 		return fmt.Errorf("park %s: %w", v.Key, err)
 	}
 	delete(m.failed, v.Key)
-	return a.condemn(v.Key, text(err), errors.As(err, new(resetFailed)))
+	return a.condemn(v.Key, text(err), errors.As(err, new(resetError)))
 }
 
 func (a *Agent) condemn(k sriov.Key, reason string, reset bool) error {
@@ -298,7 +299,7 @@ func (a *Agent) vf(ctx context.Context, f *function, k sriov.Key) (*sriov.VF, er
 		}
 		return &v, nil
 	}
-	return nil, nil
+	return nil, nil //nolint:nilnil // not there, with evidence: an answer, and no error
 }
 
 // pause waits, or ends with the context.

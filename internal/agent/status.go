@@ -157,7 +157,7 @@ func (p *progress) observe(ctx context.Context, seen *hyper.Seen) {
 // look reads the VFs of the entry for the status.
 func (p *progress) look(ctx context.Context) {
 	for _, h := range p.entry.VFs {
-		f, err := p.a.pf(ctx, h.Key.PF)
+		f, err := p.a.glance(ctx, h.Key.PF)
 		if err != nil || f == nil {
 			p.see(h, sriov.VF{Key: h.Key, Unread: "its PF is not there or can't be read"})
 			continue

@@ -130,7 +130,11 @@ func (a *Agent) hostdevs(ctx context.Context, w *wire.VM) ([]hyper.VF, error) {
 		if err != nil {
 			return nil, fault.New(fault.Invalid, "%s: guest %s", h.Key, err)
 		}
-		_, now, err := a.find(ctx, h.Key)
+		f, err := a.glance(ctx, h.Key.PF)
+		if err != nil {
+			return nil, err
+		}
+		_, now, err := f.pick(h.Key)
 		if err != nil {
 			return nil, err
 		}

@@ -136,6 +136,11 @@ func (a *Agent) find(ctx context.Context, k sriov.Key) (*function, *sriov.VF, er
 	if err != nil {
 		return nil, nil, err
 	}
+	return f.pick(k)
+}
+
+// pick returns the PF and its VF, or says why there is none.
+func (f *function) pick(k sriov.Key) (*function, *sriov.VF, error) {
 	if f == nil {
 		return nil, nil, fault.New(fault.Unready, "PF %s is not on this host", k.PF)
 	}
@@ -286,7 +291,7 @@ func (a *Agent) attend(ctx context.Context, p *progress, seen *hyper.Seen) (time
 		}
 	}
 	if p.want.Power != "on" {
-		return a.stop(ctx, p, seen)
+		return a.stop(ctx, p)
 	}
 	if p.m.ran.IsZero() {
 		p.m.ran = a.d.Now()
@@ -311,7 +316,11 @@ func (a *Agent) attend(ctx context.Context, p *progress, seen *hyper.Seen) (time
 }
 
 func (a *Agent) reapply(ctx context.Context, p *progress, h hold) error {
-	f, v, err := a.find(ctx, h.Key)
+	f, err := a.glance(ctx, h.Key.PF)
+	if err != nil {
+		return err
+	}
+	f, v, err := f.pick(h.Key)
 	if err != nil {
 		p.see(h, sriov.VF{Key: h.Key, Unread: text(err)})
 		if fault.Is(err, fault.Unready) {
@@ -421,7 +430,7 @@ func startTime(w *wire.VM) time.Duration {
 }
 
 // stop asks the guest to shut down, and after the grace period cuts the power. The VFs stay the VM's.
-func (a *Agent) stop(ctx context.Context, p *progress, seen *hyper.Seen) (time.Duration, error) {
+func (a *Agent) stop(ctx context.Context, p *progress) (time.Duration, error) {
 	p.done, p.running = nil, ""
 	p.begin(stepStop)
 	p.say(api.PhaseStopping, "")

@@ -144,10 +144,11 @@ func TestWakeCutsAWaitShort(t *testing.T) {
 func TestRemindLeavesARestAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var runs atomic.Int32
-		fail := true
+		var fail atomic.Bool
+		fail.Store(true)
 		l := New(func(context.Context, string) (time.Duration, error) {
 			runs.Add(1)
-			if fail {
+			if fail.Load() {
 				return 0, errors.New("no")
 			}
 			return time.Hour, nil
@@ -160,7 +161,7 @@ func TestRemindLeavesARestAlone(t *testing.T) {
 		if got := runs.Load(); got != 1 {
 			t.Errorf("%d runs, want 1: it rests", got)
 		}
-		fail = false
+		fail.Store(false)
 		<-time.After(2 * time.Second)
 		l.Remind("a") // no error any more
 		synctest.Wait()

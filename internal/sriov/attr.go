@@ -20,7 +20,7 @@ func Parking(k Key) Attrs { return Attrs{MAC: ParkingMAC(k), SpoofCheck: true} }
 // different for every VF of a PF; between PFs 36 bits of a hash keep it apart.
 func ParkingMAC(k Key) roce.MAC {
 	h := sha256.Sum256([]byte("verbena parking " + k.PF))
-	return roce.MAC{h[0]&0xf0 | 0x0e, h[1], h[2], h[3], h[4] ^ byte(k.Index>>8), byte(k.Index)} //nolint:gosec // the low 16 bits are what is wanted; an index has no more
+	return roce.MAC{h[0]&0xf0 | 0x0e, h[1], h[2], h[3], h[4] ^ byte(k.Index>>8), byte(k.Index)}
 }
 
 // Diff names every attribute that was not read back as wanted, none if they agree. A driver that does
