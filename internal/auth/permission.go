@@ -77,6 +77,9 @@ const (
 	StatusRead  Permission = "status.read"
 	MetricsRead Permission = "metrics.read"
 
+	StoreBackup  Permission = "store.backup"  // the whole state, with every tenant's secrets
+	StoreReclaim Permission = "store.reclaim" // free the store's space and lift its alarm
+
 	AgentDesired Permission = "agent.desired"
 	AgentStatus  Permission = "agent.status"
 	AgentBeat    Permission = "agent.beat"
@@ -101,7 +104,7 @@ func Permissions() []Permission {
 		UserRead, UserCreate, UserUpdate, UserDelete,
 		TokenCreate, TokenRead, TokenDelete,
 		SelfRead, SelfUpdate,
-		StatusRead, MetricsRead,
+		StatusRead, MetricsRead, StoreBackup, StoreReclaim,
 		AgentDesired, AgentStatus, AgentBeat, AgentRenew,
 		Public,
 	}

@@ -62,7 +62,8 @@ func holders(p Permission) holder {
 		SecurityGroupCreate, SecurityGroupUpdate, SecurityGroupDelete,
 		VMCreate, VMUpdate, VMDelete, VMRebuild:
 		return admin | operator | owner | member
-	case FlavorCreate, FlavorUpdate, FlavorDelete, ImageCreate, ImageUpdate, ImageDelete,
+	case StoreReclaim,
+		FlavorCreate, FlavorUpdate, FlavorDelete, ImageCreate, ImageUpdate, ImageDelete,
 		FabricCreate, FabricUpdate, FabricDelete,
 		HostCreate, HostUpdate, HostDelete, HostJoin:
 		return admin | operator
@@ -72,7 +73,7 @@ func holders(p Permission) holder {
 		return admin | operator | auditor | owner | tenantAuditor
 	case UserRead:
 		return admin | operator | auditor
-	case UserCreate, UserUpdate, UserDelete:
+	case UserCreate, UserUpdate, UserDelete, StoreBackup:
 		return admin
 	case TokenCreate, TokenRead, TokenDelete, SelfRead, SelfUpdate: // one's own; every person
 		return person

@@ -60,6 +60,7 @@ func (s *Server) routes() []route {
 	var all []route
 	for _, some := range [][]route{
 		s.systemRoutes(),
+		s.storeRoutes(),
 		s.docRoutes(),
 		s.kindsRoutes(),
 		s.vmRoutes(),

@@ -79,7 +79,7 @@ func spaceCondition(h store.Health, now time.Time) api.Condition {
 	switch {
 	case h.NoSpace:
 		c.Status, c.Reason = "False", "NoSpace"
-		c.Message = "The store refuses writes because it is full: compact and defragment it, or raise its limit, then clear the alarm."
+		c.Message = "The store refuses writes because it is full: run `verbena status --reclaim`, or raise its limit."
 	case h.Limit > 0 && h.Size > h.Limit/10*8:
 		c.Reason = "SpaceLow"
 		c.Message = "The store has used more than 80 % of its space."
