@@ -112,7 +112,7 @@ type VMSpec struct {
 	Image          string            `json:"image"`
 	Networks       []VMNetwork       `json:"networks" minItems:"1" maxItems:"8" doc:"VFs are dealt to these in turn; without RDMA each gets a virtio NIC on the host's bridge"`
 	SecurityGroups []string          `json:"securityGroups,omitempty"`
-	UserData       string            `json:"userData,omitempty" maxLength:"65536" doc:"cloud-init user data; it may hold secrets and is never logged or put into events"`
+	UserData       string            `json:"userData,omitempty" maxLength:"65536" doc:"cloud-init user data; it may hold secrets, is never logged or put into events, and is shown only to those who may change the VM"`
 	SSHKeys        []string          `json:"sshKeys,omitempty"`
 	Power          string            `json:"power,omitempty" enum:"on,off" doc:"Default on"`
 	Host           string            `json:"host,omitempty" doc:"Pin to this host (operators); the same rules apply"`
@@ -151,6 +151,8 @@ type VMStatus struct {
 	VFs        []VMVF      `json:"vfs,omitempty"`
 	NICs       []VMNIC     `json:"nics,omitempty" doc:"virtio NICs of a VM without RDMA"`
 	Conditions []Condition `json:"conditions,omitempty"`
+	// UserDataHidden is set in an answer only: an empty userData beside it does not mean that there is none.
+	UserDataHidden bool `json:"userDataHidden,omitempty" doc:"There is userData, but this caller may not read it, since that takes vm.update in the tenant"`
 }
 
 // VMCell is a guest NUMA cell and the host node that backs it.
@@ -206,7 +208,7 @@ type Explanation struct {
 type HostVerdict struct {
 	Host    string  `json:"host"`
 	Fits    bool    `json:"fits"`
-	Rule    string  `json:"rule,omitempty" doc:"First rule that failed: cordoned, unknown, pinned, labels, fabric, vf-ready, vf-free, ha, numa-vcpus, numa-memory, numa-hugepages, numa-vf, bandwidth"`
+	Rule    string  `json:"rule,omitempty" doc:"First rule that failed: cordoned, unknown, pinned, labels, bridge, fabric, vf-ready, vf-free, ha, numa-vcpus, numa-memory, numa-hugepages, numa-vf, bandwidth"`
 	Text    string  `json:"text" doc:"Sentence with the numbers"`
 	Need    int64   `json:"need,omitempty"`
 	Have    int64   `json:"have,omitempty"`

@@ -58,6 +58,9 @@ func Update(tx store.Tx, old, o *api.Host, by object.Who) error {
 	if err := keepsPFs(tx, stored, o, ledger); err != nil {
 		return err
 	}
+	if err := keepsBridge(tx, stored, o); err != nil {
+		return err
+	}
 	o.Status = stored.Status // what was derived on read is not stored
 	o.Status.Conditions = conditions(o, ledger, by.Now)
 	return save(tx, o, ledger)
@@ -98,6 +101,19 @@ func keepsPFs(tx store.Tx, old, o *api.Host, ledger *sched.Host) error {
 	return nil
 }
 
+// keepsBridge refuses to take the bridge away while VMs have NICs on it. It may get another name: a VM that
+// runs stays where it is plugged in, and its next start uses the new one.
+func keepsBridge(tx store.Tx, old, o *api.Host) error {
+	if old.Spec.Bridge == "" || o.Spec.Bridge != "" {
+		return nil
+	}
+	vms, err := holding(tx, o.Name, func(c *sched.Claim) bool { return len(c.VFs) == 0 })
+	if err != nil || len(vms) == 0 {
+		return err
+	}
+	return fault.New(fault.Conflict, "host %s: NICs of %s are on its bridge %s; it can't be taken away until these VMs are deleted or moved", o.Name, strings.Join(vms, ", "), old.Spec.Bridge)
+}
+
 func heldOf(ledger *sched.Host, key string) int {
 	for i := range ledger.PFs {
 		if ledger.PFs[i].Key == key {
@@ -109,13 +125,20 @@ func heldOf(ledger *sched.Host, key string) int {
 
 // holders names the VMs on a host that hold VFs of the PF; all VMs if key is empty.
 func holders(tx store.Tx, name, key string) ([]string, error) {
+	return holding(tx, name, func(c *sched.Claim) bool {
+		return key == "" || slices.ContainsFunc(c.VFs, func(v sched.VFClaim) bool { return v.PF == key })
+	})
+}
+
+// holding names the VMs on a host whose claim is of a kind.
+func holding(tx store.Tx, name string, kind func(*sched.Claim) bool) ([]string, error) {
 	var out []string
 	for e := range tx.Scan(object.ClaimPrefix(name), "") {
 		c, err := store.Peek[sched.Claim](e)
 		if err != nil {
 			return nil, err
 		}
-		if key == "" || slices.ContainsFunc(c.VFs, func(v sched.VFClaim) bool { return v.PF == key }) {
+		if kind(c) {
 			out = append(out, "VM "+c.Tenant+"/"+c.Name)
 		}
 	}

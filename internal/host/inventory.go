@@ -79,7 +79,7 @@ func capacity(o *api.Host, old *sched.Host) *sched.Host {
 	if old == nil {
 		old = &sched.Host{}
 	}
-	h := &sched.Host{Name: o.Name, Cordoned: o.Spec.Maintenance == maintenance, Labels: o.Labels, VMs: old.VMs}
+	h := &sched.Host{Name: o.Name, Cordoned: o.Spec.Maintenance == maintenance, Labels: o.Labels, Bridge: o.Spec.Bridge != "", VMs: old.VMs}
 	inv := o.Status.Inventory
 	if inv != nil {
 		h.Simulated = inv.Simulated

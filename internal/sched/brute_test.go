@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/verbena-cloud/verbena/internal/sched"
@@ -45,7 +46,7 @@ func (b *brute) fits() bool {
 			return false
 		}
 	}
-	return b.cells(0)
+	return (b.h.Bridge || !b.r.Bridge) && b.cells(0)
 }
 
 func (b *brute) cells(g int) bool {
@@ -116,7 +117,7 @@ func (b *brute) allowed(k, i int) bool {
 
 func drawHost(t *rapid.T, name string) *sched.Host {
 	n := rapid.IntRange
-	h := &sched.Host{Name: name, Cordoned: n(0, 9).Draw(t, "cordoned") == 0, Labels: map[string]string{"zone": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "zone")}}
+	h := &sched.Host{Name: name, Cordoned: n(0, 9).Draw(t, "cordoned") == 0, Bridge: n(0, 2).Draw(t, "bridge") > 0, Labels: map[string]string{"zone": rapid.SampledFrom([]string{"x", "y"}).Draw(t, "zone")}}
 	cells := max(0, n(-1, 12).Draw(t, "cells")+3) / 4 // rarely none
 	for i := range cells {
 		c := sched.Cell{ID: i, VCPUs: n(2, 12).Draw(t, "vcpus")}
@@ -177,6 +178,7 @@ func drawRequest(t *rapid.T) sched.Request {
 	for i := range r.VFs {
 		r.VFs[i].QoS = qos[r.VFs[i].Fabric]
 	}
+	r.Bridge = len(r.VFs) == 0
 	r.Host = rapid.SampledFrom([]string{"", "", "", "h0"}).Draw(t, "pin")
 	if n(0, 3).Draw(t, "labels") == 0 {
 		r.Labels = map[string]string{"zone": "x"}
@@ -193,7 +195,7 @@ func TestPlaceEqualsBruteForce(t *testing.T) {
 	for range 100 { // of 100 states each
 		rapid.Check(t, equalsBruteForce(&fit, refused))
 	}
-	for _, rule := range []string{"cordoned", "unknown", "pinned", "labels", "fabric", "vf-ready", "vf-free", "ha", "numa-vcpus", "numa-memory", "numa-hugepages", "numa-vf", "bandwidth"} {
+	for _, rule := range []string{"cordoned", "unknown", "pinned", "labels", "bridge", "fabric", "vf-ready", "vf-free", "ha", "numa-vcpus", "numa-memory", "numa-hugepages", "numa-vf", "bandwidth"} {
 		if refused[rule] == 0 {
 			t.Errorf("rule %s was never met: %v", rule, refused)
 		}
@@ -242,6 +244,32 @@ func equalsBruteForce(fit *int, refused map[string]int) func(*rapid.T) {
 			t.Fatalf("the order of hosts decides: %s, %s", p.Host.Name, again.Host.Name)
 		}
 	}
+}
+
+// TestSettledHostsDecideTheSame: that hosts are passed over unjudged, because they can't be the best, never
+// changes what is taken. A host that is not settled is always judged.
+func TestSettledHostsDecideTheSame(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var settled, plain []*sched.Host
+		for i := range rapid.IntRange(2, 12).Draw(t, "hosts") {
+			h := drawHost(t, fmt.Sprintf("h%d", i))
+			h.Settle()
+			settled = append(settled, h)
+			plain = append(plain, &sched.Host{Name: h.Name, Cordoned: h.Cordoned, Bridge: h.Bridge, Labels: h.Labels, Cells: h.Cells, PFs: h.PFs})
+		}
+		r := drawRequest(t)
+		p, d := sched.Place(&r, settled)
+		q, e := sched.Place(&r, plain)
+		if d.Fits() != e.Fits() {
+			t.Fatalf("settled: fits = %t, plain: %t", d.Fits(), e.Fits())
+		}
+		if diff := cmp.Diff(e.Explanation(), d.Explanation()); diff != "" {
+			t.Fatal(diff)
+		}
+		if d.Fits() && p.Host.Name != q.Host.Name {
+			t.Fatalf("settled hosts give %s, plain ones %s", p.Host.Name, q.Host.Name)
+		}
+	})
 }
 
 // book takes the decision on a copy and checks it against the request.

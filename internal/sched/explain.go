@@ -31,6 +31,8 @@ func (d *Decision) words(v verdict) api.HostVerdict {
 		out.Text, out.Nearest = "the VM is pinned to host "+d.req.Host, "take the pin away"
 	case labels:
 		out.Text, out.Nearest = d.lacking(v.host)
+	case bridge:
+		out.Text, out.Nearest = "has no bridge for the NICs of a VM without RDMA", "set its spec.bridge to a Linux bridge that filters VLANs, or use a flavor with rdma"
 	case fabricRule, vfReady, vfFree, haRule:
 		out.Text, out.Nearest = d.vfs(v)
 	case numaVCPUs, numaMemory, numaHugepages:
@@ -213,17 +215,17 @@ func size(n int64) string {
 }
 
 // nearest picks the host that failed last in the order of rules, and there the one that lacks least.
-func (d *Decision) nearest() string {
+func (d *Decision) nearest(all []verdict) string {
 	best := -1
-	for i, v := range d.verdicts {
-		if best < 0 || closer(v, d.verdicts[best]) {
+	for i, v := range all {
+		if best < 0 || closer(v, all[best]) {
 			best = i
 		}
 	}
 	if best < 0 {
 		return "no host has joined yet: create a Host and let its agent join"
 	}
-	w := d.words(d.verdicts[best])
+	w := d.words(all[best])
 	return "host " + w.Host + ": " + w.Nearest
 }
 
@@ -239,12 +241,12 @@ func closer(a, b verdict) bool {
 }
 
 // summary counts the rules that said no.
-func (d *Decision) summary() string {
+func (d *Decision) summary(all []verdict) string {
 	if d.best >= 0 {
-		return "fits on host " + d.verdicts[d.best].host.Name
+		return "fits on host " + d.taken.host.Name
 	}
 	var count [bandwidth + 1]int
-	for _, v := range d.verdicts {
+	for _, v := range all {
 		count[v.rule]++
 	}
 	var parts []string
@@ -256,5 +258,5 @@ func (d *Decision) summary() string {
 	if len(parts) == 0 {
 		return "no host fits: there is none"
 	}
-	return fmt.Sprintf("no host fits: of %d, %s", len(d.verdicts), strings.Join(parts, ", "))
+	return fmt.Sprintf("no host fits: of %d, %s", len(all), strings.Join(parts, ", "))
 }

@@ -15,12 +15,14 @@ type Host struct {
 	Name      string            `json:"n"`
 	Cordoned  bool              `json:"cordoned,omitempty"`
 	Simulated bool              `json:"simulated,omitempty"`
+	Bridge    bool              `json:"bridge,omitempty"` // there is one for virtio NICs
 	Labels    map[string]string `json:"labels,omitempty"`
 	Cells     []Cell            `json:"cells,omitempty"`
 	PFs       []PF              `json:"pfs,omitempty"`
 	VMs       int               `json:"vms,omitempty"`
 
-	settled bool // what PFs count of their sets is filled in
+	settled bool // what PFs count of their sets is filled in, and peak
+	peak    peak
 }
 
 // Page sizes by which memory is kept apart.
@@ -112,7 +114,15 @@ func (h *Host) Settle() {
 		p := &h.PFs[i]
 		p.count, p.on = p.tally(), h.index(p.Cell)
 	}
+	h.peak = h.summit()
 	h.settled = true
+}
+
+// resettle keeps a settled host so after a change.
+func (h *Host) resettle() {
+	if h.settled {
+		h.Settle()
+	}
 }
 
 // UnmarshalJSON reads a ledger entry and settles it.
@@ -184,7 +194,6 @@ func (h *Host) Take(c *Claim) error {
 			return fmt.Errorf("claim VF %d of %s on host %s for VM %s/%s: it is not free", v.Index, v.PF, h.Name, c.Tenant, c.Name)
 		}
 		p.Claimed.Set(v.Index)
-		p.count = p.tally()
 		p.Min += c.MinRate
 	}
 	for _, cc := range c.Cells {
@@ -196,6 +205,7 @@ func (h *Host) Take(c *Claim) error {
 		cell.Memory[cc.Page].Used += cc.Memory
 	}
 	h.VMs++
+	h.resettle()
 	return nil
 }
 
@@ -204,7 +214,6 @@ func (h *Host) Give(c *Claim) {
 	for _, v := range c.VFs {
 		if p := h.pf(v.PF); p != nil && p.Claimed.Has(v.Index) {
 			p.Claimed.Clear(v.Index)
-			p.count = p.tally()
 			p.Min -= c.MinRate
 		}
 	}
@@ -215,6 +224,7 @@ func (h *Host) Give(c *Claim) {
 		}
 	}
 	h.VMs--
+	h.resettle()
 }
 
 func (h *Host) pf(key string) *PF {
@@ -239,7 +249,7 @@ func (h *Host) cell(id int) *Cell {
 func (h *Host) Park(v VFClaim) {
 	if p := h.pf(v.PF); p != nil {
 		p.Parked.Set(v.Index)
-		p.count = p.tally()
+		h.resettle()
 	}
 }
 
@@ -247,6 +257,6 @@ func (h *Host) Park(v VFClaim) {
 func (h *Host) Unpark(v VFClaim) {
 	if p := h.pf(v.PF); p != nil {
 		p.Parked.Clear(v.Index)
-		p.count = p.tally()
+		h.resettle()
 	}
 }

@@ -1,7 +1,7 @@
 // Package sched decides which host, which NUMA nodes and which VFs a VM gets, and says why not.
 //
 // Rules are asked in a fixed order and the first that says no is the host's answer: cordoned, unknown,
-// pinned, labels; then VFs (fabric, vf-ready, vf-free, ha); then NUMA (numa-vcpus, numa-memory or
+// pinned, labels, bridge; then VFs (fabric, vf-ready, vf-free, ha); then NUMA (numa-vcpus, numa-memory or
 // numa-hugepages, numa-vf); then bandwidth. A guest cell is backed by one host node, and two guest cells
 // never share one: the guest's view of distance would be a lie. Under the policy "required" the VFs of a
 // cell sit on its node; under "preferred" that is tried first and given up before the host is.
@@ -12,6 +12,7 @@
 package sched
 
 import (
+	"math"
 	"slices"
 	"strings"
 
@@ -28,6 +29,7 @@ type Request struct {
 	VFs     []VF
 	Pairs   bool // VFs 2i and 2i+1 come from two ports of one card
 	Lag     bool // only PFs in switchdev mode and a bond
+	Bridge  bool // virtio NICs, which need a bridge on the host
 	Strict  bool // NUMA policy required
 	MinRate units.Rate
 	MaxRate units.Rate
@@ -62,6 +64,7 @@ const (
 	unknown
 	pinned
 	labels
+	bridge
 	fabricRule
 	vfReady
 	vfFree
@@ -75,7 +78,7 @@ const (
 
 // String returns the name that the API shows.
 func (r Rule) String() string {
-	return [...]string{"", "cordoned", "unknown", "pinned", "labels", "fabric", "vf-ready", "vf-free", "ha", "numa-vcpus", "numa-memory", "numa-hugepages", "numa-vf", "bandwidth"}[r]
+	return [...]string{"", "cordoned", "unknown", "pinned", "labels", "bridge", "fabric", "vf-ready", "vf-free", "ha", "numa-vcpus", "numa-memory", "numa-hugepages", "numa-vf", "bandwidth"}[r]
 }
 
 // verdict is a host's answer before it is put into words.
@@ -90,22 +93,32 @@ type verdict struct {
 	score  float64
 }
 
-// Decision holds the verdicts of one placement, so that they are put into words only when somebody reads them.
+// Decision is the answer of one placement. The other hosts are judged, and everything is put into words,
+// only when somebody reads it.
 type Decision struct {
-	req      *Request
-	verdicts []verdict
-	best     int // index of the host taken, -1 = none fits
+	req   *Request
+	hosts []*Host
+	taken verdict
+	best  int // index of the host taken, -1 = none fits
 }
 
 // Place decides. hosts may come in any order and are not changed.
 func Place(req *Request, hosts []*Host) (Placement, Decision) {
-	d := Decision{req: req, verdicts: make([]verdict, 0, len(hosts)), best: -1}
+	d := Decision{req: req, hosts: hosts, best: -1}
 	t := newTrial(req)
-	for i, h := range hosts {
-		v := t.judge(h)
-		d.verdicts = append(d.verdicts, v)
-		if v.rule == fits && (d.best < 0 || better(v, d.verdicts[d.best])) {
-			d.best = i
+	first, least := t.likeliest(hosts), math.Inf(-1)
+	try := func(i int) {
+		v := t.judge(hosts[i])
+		if v.rule == fits && (d.best < 0 || better(v, d.taken)) {
+			d.best, d.taken, least = i, v, v.score
+		}
+	}
+	if first >= 0 {
+		try(first)
+		for i, h := range hosts {
+			if c := t.ceiling(h); i != first && c >= least && !math.IsInf(c, -1) {
+				try(i)
+			}
 		}
 	}
 	if d.best < 0 {
@@ -121,27 +134,42 @@ func better(a, b verdict) bool {
 	return a.host.Name < b.host.Name
 }
 
+// verdicts returns every host's, in the order of the hosts.
+func (d *Decision) verdicts() []verdict {
+	t := newTrial(d.req)
+	out := make([]verdict, 0, len(d.hosts))
+	for i, h := range d.hosts {
+		if i == d.best {
+			out = append(out, d.taken)
+			continue
+		}
+		out = append(out, t.judge(h))
+	}
+	return out
+}
+
 // Fits reports whether a host was found.
 func (d *Decision) Fits() bool { return d.best >= 0 }
 
 // Taken answers with the host that was taken only.
 func (d *Decision) Taken() api.Explanation {
-	v := d.verdicts[d.best]
-	return api.Explanation{Fits: true, Host: v.host.Name, Summary: "fits on host " + v.host.Name, Hosts: []api.HostVerdict{d.words(v)}}
+	name := d.taken.host.Name
+	return api.Explanation{Fits: true, Host: name, Summary: "fits on host " + name, Hosts: []api.HostVerdict{d.words(d.taken)}}
 }
 
 // Explanation answers with every host's verdict, hosts in the order of their names.
 func (d *Decision) Explanation() api.Explanation {
-	out := api.Explanation{Fits: d.best >= 0, Hosts: make([]api.HostVerdict, 0, len(d.verdicts))}
-	for _, v := range d.verdicts {
+	all := d.verdicts()
+	out := api.Explanation{Fits: d.best >= 0, Hosts: make([]api.HostVerdict, 0, len(all))}
+	for _, v := range all {
 		out.Hosts = append(out.Hosts, d.words(v))
 	}
 	slices.SortFunc(out.Hosts, func(a, b api.HostVerdict) int { return strings.Compare(a.Host, b.Host) })
 	if out.Fits {
-		out.Host = d.verdicts[d.best].host.Name
+		out.Host = d.taken.host.Name
 	} else {
-		out.Nearest = d.nearest()
+		out.Nearest = d.nearest(all)
 	}
-	out.Summary = d.summary()
+	out.Summary = d.summary(all)
 	return out
 }

@@ -74,6 +74,8 @@ func (t *trial) judge(h *Host) verdict {
 		v.rule = pinned
 	case !hasLabels(h.Labels, r.Labels):
 		v.rule = labels
+	case r.Bridge && !h.Bridge:
+		v.rule = bridge
 	}
 	if v.rule != fits {
 		return v

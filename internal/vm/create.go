@@ -91,7 +91,7 @@ func check(tx store.Tx, f *fault.Faults, o *api.VM) (need, error) {
 
 // candidates returns every host's ledger entry, shared.
 func candidates(tx store.Tx) ([]*sched.Host, error) {
-	var out []*sched.Host
+	out := make([]*sched.Host, 0, 4*wordy) // seldom grows: most clouds are no larger
 	for e := range tx.Scan(object.LedgerPrefix(), "") {
 		h, err := store.Peek[sched.Host](e)
 		if err != nil {

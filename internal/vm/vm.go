@@ -76,7 +76,7 @@ func (n *need) request(s api.VMSpec, alive func(string) bool) *sched.Request {
 	r := &sched.Request{
 		Cells: z.Cells, VCPUs: z.VCPUs / z.Cells, Memory: z.Memory / units.Bytes(z.Cells), Page: z.Page,
 		Pairs: z.HA == flavor.DualVF, Lag: z.HA == flavor.VFLag, Strict: z.Strict, MinRate: z.MinRate, MaxRate: z.MaxRate,
-		Host: s.Host, Labels: s.HostLabels, Alive: alive,
+		Bridge: z.VFs == 0, Host: s.Host, Labels: s.HostLabels, Alive: alive,
 	}
 	for k := range z.VFs {
 		i := n.network(k)

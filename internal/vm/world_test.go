@@ -137,6 +137,7 @@ type machine struct {
 	huge1g int64 // pages per node
 	cards  []card
 	labels map[string]string
+	bare   bool // without a bridge
 }
 
 // standard is a host of two nodes with a dual-port card on node 1, both ports on fabric a.
@@ -166,7 +167,10 @@ func (m machine) inventory() *api.Inventory {
 }
 
 func (m machine) spec() api.HostSpec {
-	var s api.HostSpec
+	s := api.HostSpec{Bridge: "br0"}
+	if m.bare {
+		s.Bridge = ""
+	}
 	for _, k := range m.cards {
 		for port := range 2 {
 			s.PFs = append(s.PFs, api.HostPF{Match: fmt.Sprintf("%s-p%d", k.key, port), Fabric: k.fabric[port], VFs: k.vfs})
