@@ -536,6 +536,78 @@ func TestDocsErrors(t *testing.T) {
 	}
 }
 
+// constants returns the texts of a package's string constants whose names begin with prefix.
+func constants(t *testing.T, dir, prefix string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(root(t), dir, "*.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []string
+	for _, name := range files {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			v, ok := n.(*ast.ValueSpec)
+			if !ok || len(v.Values) != 1 || !strings.HasPrefix(v.Names[0].Name, prefix) {
+				return true
+			}
+			if lit, ok := v.Values[0].(*ast.BasicLit); ok && lit.Kind == token.STRING {
+				text, err := strconv.Unquote(lit.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				out = append(out, text)
+			}
+			return true
+		})
+	}
+	return out
+}
+
+var ruleNames = regexp.MustCompile(`\[\.\.\.\]string\{"", ([^}]+)\}\[r\]`)
+
+// TestDocsWords wants a row for each rule of placement, each state of a VF and each phase of a VM.
+func TestDocsWords(t *testing.T) {
+	var rules []string
+	if m := ruleNames.FindStringSubmatch(page(t, "internal/sched/sched.go")); m != nil {
+		for _, r := range strings.Split(m[1], ",") {
+			rules = append(rules, strings.Trim(strings.TrimSpace(r), `"`))
+		}
+	}
+	for _, c := range []struct {
+		page  string
+		words []string
+	}{
+		{"placement.md", rules},
+		{"vf.md", constants(t, "api", "VF")},
+		{"errors.md", constants(t, "api", "Phase")},
+		{"host.md", constants(t, "api", "Host")},
+		{"identity.md", constants(t, "internal/auth", "Platform")},
+	} {
+		if len(c.words) == 0 {
+			t.Errorf("%s: the code has no words for it", c.page)
+		}
+		for _, dir := range []string{"docs/", chinese + "/"} {
+			cells := map[string]bool{} // what stands as code in the first cell of a row
+			for _, l := range lines(page(t, dir+c.page)) {
+				if first := strings.SplitN(l.text, "|", 3); !l.code && len(first) == 3 && first[0] == "" {
+					for _, w := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(first[1], -1) {
+						cells[w[1]] = true
+					}
+				}
+			}
+			for _, w := range c.words {
+				if !cells[w] {
+					t.Errorf("%s%s has no row for %s", dir, c.page, w)
+				}
+			}
+		}
+	}
+}
+
 // TestDocsListed wants every page in the index of its language.
 func TestDocsListed(t *testing.T) {
 	for _, dir := range []string{"docs", chinese} {
