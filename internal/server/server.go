@@ -11,7 +11,6 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -63,7 +62,7 @@ type Deps struct {
 	Store store.DB
 	Log   *slog.Logger
 	Now   func() time.Time // default time.Now
-	UID   func() string    // identities of new objects; default 128 random bits in hex
+	UID   func() string    // identities of new objects; default random UUIDs
 	// Notice gets the bootstrap token, once, at the first start; usually stderr. nil = nobody is told.
 	Notice io.Writer
 }
@@ -222,8 +221,12 @@ func rand64() uint64 {
 	return binary.NativeEndian.Uint64(b[:])
 }
 
+// randomUID makes a random UUID in the text form of RFC 9562. A VM's is its domain's, and libvirt gives
+// every UUID back in this form: in another one the agent would not know its own domains again.
 func randomUID() string {
 	var b [16]byte
-	_, _ = rand.Read(b[:]) // never fails: crypto/rand
-	return hex.EncodeToString(b[:])
+	_, _ = rand.Read(b[:])  // never fails: crypto/rand
+	b[6] = b[6]&0x0f | 0x40 // version 4
+	b[8] = b[8]&0x3f | 0x80 // variant 10
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
