@@ -10,7 +10,7 @@ die() {
 	exit 1
 }
 
-cache_folder() { echo "${VERBENA_LAB_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/verbena/lab}"; }
+cache_folder() { echo "${VERBENA_LAB_CACHE:-${XDG_CACHE_HOME:-${HOME:-/root}/.cache}/verbena/lab}"; }
 
 need_root() {
 	((EUID == 0)) || die "$1 needs root" "run it again with sudo"

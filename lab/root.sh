@@ -17,10 +17,11 @@ readonly mirror=${VERBENA_LAB_MIRROR:-http://deb.debian.org/debian}
 readonly packages=(
 	systemd-sysv udev kmod dbus initramfs-tools linux-image-amd64
 	iproute2 pciutils rdma-core
-	qemu-system-x86 libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients apparmor
+	qemu-system-x86 qemu-utils libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients apparmor
 )
-# A private mount and process namespace: what the install mounts or starts is gone when it ends, however it ends.
-readonly apart=(unshare --mount --pid --fork --kill-child --propagation private)
+# A private mount and process namespace: what the install mounts or starts is gone when it ends, however it ends,
+# and it ends with this script.
+readonly apart=(setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-child --propagation private)
 
 main() {
 	local cache key folder
@@ -32,7 +33,7 @@ main() {
 		return
 	fi
 	need_root "building the lab's root"
-	need_tools debootstrap:debootstrap mke2fs:e2fsprogs unshare:util-linux flock:util-linux
+	need_tools debootstrap:debootstrap mke2fs:e2fsprogs unshare:util-linux setpriv:util-linux flock:util-linux
 	mkdir -p "$cache"
 	need_disk "$cache" 4
 	exec 9>"$cache/lock"

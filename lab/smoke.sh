@@ -14,18 +14,22 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 out=${VERBENA_LAB_OUT:-$here/out}
 limit=${VERBENA_LAB_TIMEOUT:-600}
 binary=$here/../bin/verbena
-host=
+builder='' host='' follower=''
 
 main() {
 	local cache accel
 	check_machine
-	cache=$("$here/root.sh")
+	trap clean_up EXIT
+	trap 'exit 130' INT TERM
+	setpriv --pdeathsig KILL "$here/root.sh" >"$out/root" &
+	builder=$!
+	wait "$builder" || exit # wait, unlike a foreground program, ends with a signal to this script
+	builder=''
+	cache=$(<"$out/root")
 	exec 7<"$cache/complete"
 	flock -s 7 # so that no other run removes the root as outdated
 	accel=${VERBENA_LAB_ACCEL:-$("$here/probe.sh" "$cache")}
 	make_disk
-	trap end_host EXIT
-	trap 'exit 130' INT TERM
 	say "booting an emulated hypervisor ($accel)"
 	"$here/host.sh" "$cache" "$out" "$accel" </dev/null >"$out/qemu.log" 2>&1 &
 	host=$!
@@ -64,13 +68,16 @@ make_disk() {
 # follow prints what the host reports until it powers off.
 follow() {
 	local began=$SECONDS status=0
-	timeout "$limit" tail -n +1 -f --pid="$host" "$out/report" || status=$?
+	timeout "$limit" tail -n +1 -f --pid="$host" "$out/report" &
+	follower=$!
+	wait "$follower" || status=$?
+	follower=''
 	if ((status == 124)); then
 		keep_logs
 		die "given up after $limit s; the last line above is where it hangs" "a slow machine may need VERBENA_LAB_TIMEOUT=$((limit * 2)); logs are in $out"
 	fi
 	wait "$host" || true
-	host=
+	host=''
 	say "the host was up for $((SECONDS - began)) s"
 }
 
@@ -95,11 +102,12 @@ keep_logs() {
 	fi
 }
 
-end_host() {
-	if [[ -n $host ]]; then
-		kill -KILL "$host" 2>/dev/null || true
-		wait "$host" 2>/dev/null || true
-	fi
+clean_up() {
+	local pid
+	for pid in $builder $follower $host; do
+		kill -KILL "$pid" 2>/dev/null || true
+		wait "$pid" 2>/dev/null || true
+	done
 }
 
 main
