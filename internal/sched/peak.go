@@ -77,14 +77,14 @@ func (t *trial) ceiling(h *Host) float64 {
 	return top
 }
 
-// likeliest returns the host with the highest ceiling, -1 if none can fit: judged first, it saves judging
-// most of the others.
-func (t *trial) likeliest(hosts []*Host) int {
-	best, top := -1, math.Inf(-1)
+// ceilings returns every host's, and the index of the highest, -1 if no host can fit.
+func (t *trial) ceilings(hosts []*Host) (tops []float64, highest int) {
+	tops, highest = make([]float64, len(hosts)), -1
 	for i, h := range hosts {
-		if c := t.ceiling(h); c > top {
-			best, top = i, c
+		tops[i] = t.ceiling(h)
+		if !math.IsInf(tops[i], -1) && (highest < 0 || tops[i] > tops[highest]) {
+			highest = i
 		}
 	}
-	return best
+	return tops, highest
 }

@@ -98,27 +98,27 @@ type verdict struct {
 type Decision struct {
 	req   *Request
 	hosts []*Host
-	taken verdict
-	best  int // index of the host taken, -1 = none fits
+	taken verdict // its score is -Inf while there is none
+	best  int     // index of the host taken, -1 = none fits
 }
 
 // Place decides. hosts may come in any order and are not changed.
 func Place(req *Request, hosts []*Host) (Placement, Decision) {
-	d := Decision{req: req, hosts: hosts, best: -1}
+	d := Decision{req: req, hosts: hosts, taken: verdict{score: math.Inf(-1)}, best: -1}
 	t := newTrial(req)
-	first, least := t.likeliest(hosts), math.Inf(-1)
+	tops, first := t.ceilings(hosts)
 	try := func(i int) {
 		v := t.judge(hosts[i])
 		if v.rule == fits && (d.best < 0 || better(v, d.taken)) {
-			d.best, d.taken, least = i, v, v.score
+			d.best, d.taken = i, v
 		}
 	}
 	if first >= 0 {
-		try(first)
-		for i, h := range hosts {
-			if c := t.ceiling(h); i != first && c >= least && !math.IsInf(c, -1) {
-				try(i)
-			}
+		try(first) // the likeliest: it saves judging most of the others
+	}
+	for i, top := range tops {
+		if i != first && top >= d.taken.score && !math.IsInf(top, -1) {
+			try(i)
 		}
 	}
 	if d.best < 0 {

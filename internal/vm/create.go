@@ -18,6 +18,9 @@ import (
 // refusal and a plan do: nobody reads hundreds of them, and writing them would cost more than deciding.
 const wordy = 16
 
+// manyHosts is for how many hosts room is made at once.
+const manyHosts = 256
+
 // Create charges, places and claims in tx, or returns a fault and has put nothing that may be committed:
 // Invalid with every wrong place, Conflict for a name, address or MAC that is taken, Forbidden, Quota with
 // the quota sheet (Detail is a []api.QuotaLine), NoCapacity with every host's verdict (Detail is an
@@ -91,7 +94,7 @@ func check(tx store.Tx, f *fault.Faults, o *api.VM) (need, error) {
 
 // candidates returns every host's ledger entry, shared.
 func candidates(tx store.Tx) ([]*sched.Host, error) {
-	out := make([]*sched.Host, 0, 4*wordy) // seldom grows: most clouds are no larger
+	out := make([]*sched.Host, 0, manyHosts)
 	for e := range tx.Scan(object.LedgerPrefix(), "") {
 		h, err := store.Peek[sched.Host](e)
 		if err != nil {

@@ -343,3 +343,43 @@ func TestNothingIsLeftOfATenant(t *testing.T) {
 		}
 	}
 }
+
+func TestVMWithoutRDMANeedsABridge(t *testing.T) {
+	w := newWorld(t)
+	m := standard("h1", 4)
+	m.bare = true
+	w.host(m)
+	w.flavor("plain", small(0))
+	w.flavor("one", small(1))
+	w.vm("r", "one", "net-a") // its NICs are VFs
+	why, err := w.refused(manifest("p", "plain", "net-a"), fault.NoCapacity)
+	if v := why.Hosts[0]; v.Rule != "bridge" || !strings.Contains(v.Nearest, "spec.bridge") || !strings.Contains(err.Error(), "spec.bridge") {
+		t.Errorf("verdict = %+v, err = %v", v, err)
+	}
+	declare := func(bridge string) error {
+		by := w.by()
+		return w.do(func(tx store.Tx) error {
+			old, err := object.Load[api.Host](tx, api.KindHost, "", "h1")
+			if err != nil {
+				return err
+			}
+			next := *old
+			next.Spec.Bridge = bridge
+			return host.Update(tx, old, &next, by)
+		})
+	}
+	if err := declare("br0"); err != nil {
+		t.Fatal(err)
+	}
+	p := w.vm("p", "plain", "net-a")
+	if err := declare("br1"); err != nil {
+		t.Errorf("the bridge can't be renamed: %v", err)
+	}
+	if err := declare(""); !fault.Is(err, fault.Conflict) || !strings.Contains(err.Error(), "VM research/p") {
+		t.Errorf("the bridge was taken away from a VM: %v", err)
+	}
+	w.destroy(p)
+	if err := declare(""); err != nil {
+		t.Error(err)
+	}
+}
