@@ -10,6 +10,7 @@ import (
 
 	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/internal/fault"
+	"github.com/verbena-cloud/verbena/internal/host"
 	"github.com/verbena-cloud/verbena/internal/object"
 	"github.com/verbena-cloud/verbena/internal/secgroup"
 	"github.com/verbena-cloud/verbena/internal/store"
