@@ -324,27 +324,15 @@ func (a *app) writeQuota(w io.Writer, lines []api.QuotaLine) {
 	_ = t.Write(w) // a broken pipe ends the program elsewhere
 }
 
+// narrow is how long a reason may be for the hosts to fit into a table; longer ones get a paragraph each.
+const narrow = 64
+
 // writeExplanation tells people host by host what is possible and what would help.
 func (a *app) writeExplanation(w io.Writer, x api.Explanation) {
-	t := Table{Heads: []string{"HOST", "FITS", "RULE", "NEED", "HAVE", "WHY", "NEAREST CHANGE"}, Indent: "  "}
-	for _, h := range x.Hosts {
-		need, have := "", ""
-		if !h.Fits && (h.Need != 0 || h.Have != 0) {
-			need, have = strconv.FormatInt(h.Need, 10), strconv.FormatInt(h.Have, 10)
-			if strings.Contains(h.Rule, "memory") || strings.Contains(h.Rule, "hugepages") {
-				need, have = quantity(h.Need, "B"), quantity(h.Have, "B")
-			}
-		}
-		t.Rows = append(t.Rows, []string{h.Host, yesNo(h.Fits), h.Rule, need, have, h.Text, h.Nearest})
-	}
-	if len(x.Hosts) > 0 {
-		t.Colour = func(i int, value, cell string) string {
-			if i != 1 {
-				return cell
-			}
-			return a.paint(a.env.StdoutTTY && w == a.env.Stdout, stateColour(value), cell)
-		}
-		_ = t.Write(w) // a broken pipe ends the program elsewhere
+	if slices.ContainsFunc(x.Hosts, func(h api.HostVerdict) bool { return width(h.Text) > narrow }) {
+		a.verdicts(w, x.Hosts)
+	} else if len(x.Hosts) > 0 {
+		a.verdictTable(w, x.Hosts)
 	}
 	if len(x.Quota) > 0 {
 		fmt.Fprintf(w, "\n  %s\n", a.tr("Quota of the tenant:"))
@@ -353,4 +341,67 @@ func (a *app) writeExplanation(w io.Writer, x api.Explanation) {
 	if x.Nearest != "" {
 		fmt.Fprintf(w, "\n  %s %s\n", a.arrow(), a.tr("nearest change that would help: %s", x.Nearest))
 	}
+}
+
+func (a *app) verdictTable(w io.Writer, hosts []api.HostVerdict) {
+	t := Table{Heads: []string{"HOST", "FITS", "RULE", "NEED", "HAVE", "WHY", "NEAREST CHANGE"}, Indent: "  "}
+	for _, h := range hosts {
+		need, have := needHave(h)
+		t.Rows = append(t.Rows, []string{h.Host, yesNo(h.Fits), h.Rule, need, have, h.Text, h.Nearest})
+	}
+	t.Colour = func(i int, value, cell string) string {
+		if i != 1 {
+			return cell
+		}
+		return a.paint(a.env.StdoutTTY && w == a.env.Stdout, stateColour(value), cell)
+	}
+	_ = t.Write(w) // a broken pipe ends the program elsewhere
+}
+
+func needHave(h api.HostVerdict) (need, have string) {
+	switch {
+	case h.Fits || (h.Need == 0 && h.Have == 0):
+		return "", ""
+	case strings.Contains(h.Rule, "memory"), strings.Contains(h.Rule, "hugepages"):
+		return quantity(h.Need, "B"), quantity(h.Have, "B")
+	}
+	return strconv.FormatInt(h.Need, 10), strconv.FormatInt(h.Have, 10)
+}
+
+// verdicts tells each host in a paragraph of its own.
+func (a *app) verdicts(w io.Writer, hosts []api.HostVerdict) {
+	for _, h := range hosts {
+		answer := a.paint(a.env.StdoutTTY && w == a.env.Stdout, green, a.tr("fits"))
+		if !h.Fits {
+			answer = a.paint(a.env.StdoutTTY && w == a.env.Stdout, red, a.tr("no, by rule %s", h.Rule))
+		}
+		line := "  " + h.Host + ": " + answer
+		if need, have := needHave(h); need != "" {
+			line += " (" + a.tr("needs %s, has %s", need, have) + ")"
+		}
+		fmt.Fprintln(w, line)
+		for _, l := range wrap(printable(h.Text), 100) {
+			fmt.Fprintln(w, "      "+l)
+		}
+		if h.Nearest != "" {
+			fmt.Fprintln(w, "    "+a.arrow()+" "+printable(h.Nearest))
+		}
+	}
+}
+
+// wrap breaks a text at spaces into lines of at most so many columns, if its words allow.
+func wrap(text string, columns int) []string {
+	var out []string
+	line := ""
+	for _, word := range strings.Fields(text) {
+		if line != "" && width(line)+1+width(word) > columns {
+			out = append(out, line)
+			line = ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	if line != "" {
+		out = append(out, line)
+	}
+	return out
 }

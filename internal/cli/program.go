@@ -217,7 +217,7 @@ given back. Without --once it stays up for you to try things.`),
 		},
 	}
 	f := c.Flags()
-	f.IntVar(&o.Hosts, "hosts", 4, a.tr("number of simulated hypervisors, from 3 on"))
+	f.IntVar(&o.Hosts, "hosts", 4, a.tr("number of simulated hypervisors, 1 to 64"))
 	f.BoolVar(&o.Once, "once", false, a.tr("end after the story"))
 	f.StringVarP(&form, "output", "o", "table", a.tr("form of the answer: table or json"))
 	f.StringVar(&o.Data, "data", "", a.tr("directory of the state; default one that is removed at the end"))
@@ -315,9 +315,9 @@ func (a *app) statusCommand() *cobra.Command {
 				return err
 			}
 			a.title1(a.env.Stdout, conn.Server(), "")
-			size := roughly(s.Size)
+			size := fmt.Sprintf("%d MiB", s.Size>>20)
 			if s.Limit > 0 {
-				size += " / " + roughly(s.Limit)
+				size += fmt.Sprintf(" / %d MiB", s.Limit>>20)
 			}
 			a.facts(a.env.Stdout, [][2]string{{a.tr("version"), s.Version}, {a.tr("engine"), s.Engine}, {a.tr("revision"), fmt.Sprint(s.Revision)}, {a.tr("size"), size}})
 			a.conditions(a.env.Stdout, s.Conditions)

@@ -87,12 +87,12 @@ func (a *app) tick(ctx context.Context, what string) {
 		case <-t.C:
 		}
 		shown = true
-		for_ := a.env.Now().Sub(start).Round(time.Second)
+		passed := a.env.Now().Sub(start).Round(time.Second)
 		if a.env.StderrTTY {
-			fmt.Fprintf(a.env.Stderr, "\r\x1b[K%s (%s)", what, for_)
+			fmt.Fprintf(a.env.Stderr, "\r\x1b[K%s (%s)", what, passed)
 			continue
 		}
-		a.note("%s (%s)", what, for_)
+		a.note("%s (%s)", what, passed)
 		wait = min(2*wait, 30*time.Second) // lines stay: fewer of them
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"strings"
 	"time"
 
@@ -157,10 +158,13 @@ func (a *app) waitCommand() *cobra.Command {
 // await follows an object until it reaches the goal, telling each change of its state on stderr.
 func (a *app) await(ctx context.Context, c *connection, s subject, g goal) error {
 	w := &waiter{a: a, s: s, goal: g, start: a.env.Now()}
-	watched := client.Of[json.RawMessage](c.Client, s.Type)
 	stop := a.busy(ctx, a.tr("waiting for %s", s))
 	defer stop()
-	for change, err := range watched.Watch(ctx, s.tenant, client.Selection{}) {
+	changes := c.Raw(s.Type).Watch(ctx, s.tenant, client.Selection{})
+	if s.Kind == api.KindHost {
+		changes = glances(ctx, c, s)
+	}
+	for change, err := range changes {
 		if err != nil {
 			return err
 		}
@@ -173,6 +177,31 @@ func (a *app) await(ctx context.Context, c *connection, s subject, g goal) error
 		return &coded{exitTimeout, a.tr("%s is not there yet after %s: it is %s", s, a.env.Now().Sub(w.start).Round(time.Second), first(w.last, a.tr("unknown")))}
 	}
 	return ctx.Err()
+}
+
+// glances looks at a host again and again: whether it is up is held in memory, so no watch tells of it.
+func glances(ctx context.Context, c *connection, s subject) iter.Seq2[client.Change[json.RawMessage], error] {
+	return func(yield func(client.Change[json.RawMessage], error) bool) {
+		for ctx.Err() == nil {
+			raw, err := c.Raw(s.Type).Get(ctx, s.tenant, s.name)
+			change := client.Change[json.RawMessage]{What: client.Put}
+			switch {
+			case client.Is(err, string(fault.NotFound)):
+				change.What, err = client.Synced, nil
+			case err == nil:
+				change.Object = *raw
+			}
+			if ctx.Err() != nil || !yield(change, err) || err != nil {
+				return
+			}
+			t := time.NewTimer(time.Second)
+			select {
+			case <-ctx.Done():
+				t.Stop()
+			case <-t.C:
+			}
+		}
+	}
 }
 
 type waiter struct {
@@ -190,7 +219,7 @@ func (w *waiter) take(c client.Change[json.RawMessage]) (done bool, err error) {
 		w.there = false
 		return false, nil
 	case client.Synced:
-		if !w.there {
+		if !w.there || w.s.Kind == api.KindHost {
 			return w.judge(nil)
 		}
 		return false, nil
