@@ -165,8 +165,14 @@ func (d *Decision) local(v verdict) (text, nearest string) {
 			parts = append(parts, fmt.Sprintf("PF %s with %d is on an unknown node (%d)", p.Key, p.Free(), p.Cell))
 			continue
 		}
+		short := d.short(c)
+		if short == "" { // it could back one cell, and each guest cell takes a node of its own
+			parts = append(parts, fmt.Sprintf("node %d, where PF %s has %d, can back only one of the %d cells", c.ID, p.Key, p.Free(), d.req.Cells))
+			nearest = "use a flavor with fewer cells, or one with numa preferred"
+			continue
+		}
 		parts = append(parts, fmt.Sprintf("node %d, where PF %s has %d, has %d vCPUs and %s free, not %d and %s", c.ID, p.Key, p.Free(), c.freeVCPUs(), d.memory(c.freeMemory(class)), d.req.VCPUs, d.memory(int64(d.req.Memory))))
-		if short := d.short(c); short != "" && len(seen) == 1 {
+		if len(seen) == 1 {
 			nearest = fmt.Sprintf("free %s on node %d, or ", short, c.ID) + nearest
 		}
 	}

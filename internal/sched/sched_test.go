@@ -3,6 +3,7 @@ package sched_test
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -145,6 +146,27 @@ func TestNearestIsTheHostThatLacksLeast(t *testing.T) {
 	}
 	if why.Summary != "no host fits: of 3, 2 by numa-vcpus, 1 by cordoned" {
 		t.Errorf("summary = %q", why.Summary)
+	}
+}
+
+// TestCellsNeedNodesOfTheirOwn: a node with room enough is not said to lack it, when the reason is that each
+// guest cell takes a node.
+func TestCellsNeedNodesOfTheirOwn(t *testing.T) {
+	hosts := rack(1, 2, 4)
+	for i := range hosts[0].PFs {
+		if hosts[0].PFs[i].Cell == 0 {
+			hosts[0].PFs[i].Fabric = "b"
+		}
+	}
+	r := request(2)
+	r.Cells, r.VFs[1].Cell = 2, 1
+	_, d := sched.Place(r, hosts)
+	v := d.Explanation().Hosts[0]
+	if v.Rule != "numa-vf" || !strings.Contains(v.Text, "can back only one of the 2 cells") || strings.Contains(v.Text, "not 4 and") {
+		t.Errorf("%s: %s", v.Rule, v.Text)
+	}
+	if v.Nearest != "use a flavor with fewer cells, or one with numa preferred" {
+		t.Errorf("nearest = %q", v.Nearest)
 	}
 }
 
