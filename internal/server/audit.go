@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +35,9 @@ const (
 	// anybody could push out what is worth keeping.
 	strangerEvery = 100 * time.Millisecond
 	strangerBurst = 200
+	// The same for each caller who is known: a directory of wrong manifests is kept whole, a loop is not.
+	refusedEvery = 200 * time.Millisecond
+	refusedBurst = 1000
 	// Bounds of the texts in a record that come from outside.
 	auditText = 500
 )
@@ -183,7 +185,7 @@ func saveRecord(tx store.Tx, r *api.AuditRecord) error { return object.Save(tx, 
 // enqueue hands a record over to runAudit, or counts it as lost.
 func (s *Server) enqueue(c *call, r *api.AuditRecord) {
 	a := s.ident.audits
-	if c.Anonymous() && !a.stranger.AllowN(s.now(), 1) {
+	if !s.worthKeeping(c) {
 		s.loseAudit(1)
 		return
 	}
@@ -192,6 +194,14 @@ func (s *Server) enqueue(c *call, r *api.AuditRecord) {
 	default:
 		s.loseAudit(1)
 	}
+}
+
+// worthKeeping reports whether one more refusal of this caller is kept.
+func (s *Server) worthKeeping(c *call) bool {
+	if c.Anonymous() {
+		return s.ident.audits.stranger.AllowN(s.now(), 1)
+	}
+	return s.ident.limits.allow("refused:"+c.Host+"/"+c.Name, refusedEvery, refusedBurst, s.now())
 }
 
 func (s *Server) loseAudit(n int) {
@@ -285,41 +295,69 @@ func (s *Server) writeAudit(ctx context.Context, batch []*api.AuditRecord) error
 	return nil
 }
 
-// trimAudit deletes records that are too old or too many, oldest first, a bounded number at a time so
-// that no commit grows without bound.
+// trimAudit deletes records that are too old or too many, a bounded number in each commit.
 func (s *Server) trimAudit(ctx context.Context) error {
 	const most = 1000
 	var doomed []string
 	err := s.db.View(ctx, func(tx store.Tx) error {
-		oldest := fmt.Sprintf("%016x", math.MaxInt64-s.now().Add(-auditAge).UnixNano())
-		var all []string // names with keys, newest first within a tenant
-		for e := range tx.Scan(object.Prefix(api.KindAuditRecord, ""), "") {
-			_, _, name, ok := object.Split(e.Key)
-			if !ok {
-				continue
-			}
-			if name > oldest && len(doomed) < most {
-				doomed = append(doomed, e.Key)
-				continue
-			}
-			all = append(all, e.Key)
-		}
-		if over := len(all) - auditMost; over > 0 {
-			slices.SortFunc(all, func(a, b string) int { return cmp.Compare(recordName(b), recordName(a)) })
-			doomed = append(doomed, all[:min(over, most)]...)
-		}
+		doomed = doomedRecords(tx, fmt.Sprintf("%016x", math.MaxInt64-s.now().Add(-auditAge).UnixNano()), auditMost)
 		return nil
 	})
-	if err != nil || len(doomed) == 0 {
+	if err != nil {
 		return err
 	}
-	_, err = s.db.Update(ctx, func(tx store.Tx) error {
-		for _, key := range doomed {
-			tx.Delete(key)
+	for some := range slices.Chunk(doomed, most) {
+		_, err := s.db.Update(ctx, func(tx store.Tx) error {
+			for _, key := range some {
+				tx.Delete(key)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
-		return nil
-	})
-	return err
+	}
+	return nil
+}
+
+// doomedRecords returns the keys of the records that are older than oldest, and what is more than most of
+// the rest: the oldest of the tenants that have the most, so that nobody's noise costs others their records.
+func doomedRecords(tx store.Tx, oldest string, most int) []string {
+	var doomed []string
+	kept := map[string][]string{} // by tenant, newest first
+	for e := range tx.Scan(object.Prefix(api.KindAuditRecord, ""), "") {
+		_, tenant, name, ok := object.Split(e.Key)
+		switch {
+		case !ok:
+		case name > oldest:
+			doomed = append(doomed, e.Key)
+		default:
+			kept[tenant] = append(kept[tenant], e.Key)
+		}
+	}
+	counts := make([]int, 0, len(kept))
+	for _, keys := range kept {
+		counts = append(counts, len(keys))
+	}
+	level := share(counts, most)
+	for _, keys := range kept {
+		doomed = append(doomed, keys[min(len(keys), level):]...)
+	}
+	return doomed
+}
+
+// share is how many each of those who want so many may keep, so that together they keep at most most and
+// who wants less than the others keeps all.
+func share(counts []int, most int) int {
+	slices.Sort(counts)
+	for i, n := range counts {
+		level := most / (len(counts) - i)
+		if n > level {
+			return level
+		}
+		most -= n
+	}
+	return math.MaxInt
 }
 
 // recordName is the part of a record's key that sorts by time.

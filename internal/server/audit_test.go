@@ -230,9 +230,8 @@ func TestAuditKeepsItsBounds(t *testing.T) {
 
 func TestLostAuditIsCounted(t *testing.T) {
 	f := newFixture(t) // nothing drains its queue
-	c := &call{Caller: auth.Caller{Name: "ann"}}
-	for range auditQueued + 7 {
-		f.s.enqueue(c, &api.AuditRecord{})
+	for i := range auditQueued + 7 {
+		f.s.enqueue(&call{Caller: auth.Caller{Name: fmt.Sprint("u", i)}}, &api.AuditRecord{})
 	}
 	stranger := &call{}
 	f.s.ident.audits.queue = make(chan *api.AuditRecord, auditQueued)

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -30,6 +31,9 @@ const (
 	pruneEvery    = 5 * time.Minute
 	pruneBatch    = 200
 	maxEventText  = 500
+	// Refusals of one tenant that are told as events: one a second, and so many at once.
+	refusalEvery = time.Second
+	refusalBurst = 100
 )
 
 // event tells of something that happened to an object, in the transaction in which it happened. The same
@@ -132,27 +136,27 @@ func (s *Server) pruneTask(ctx context.Context) error {
 	}
 }
 
-// prune removes what is stale, and beyond the bound what changed longest ago.
+// prune removes what is stale, and beyond the bound what changed longest ago in the tenants that have the
+// most: a tenant that makes noise loses its own past, not that of others.
 func (s *Server) prune(ctx context.Context, p pruning) error {
 	now := s.now()
-	var drop, keep []*store.Entry
+	var drop []*store.Entry
 	err := s.db.View(ctx, func(tx store.Tx) error {
-		drop, keep = nil, nil
+		drop = nil
+		keep := map[string][]*store.Entry{}
 		for e := range tx.Scan(p.prefix, "") {
 			if p.stale(e, now) {
 				drop = append(drop, e)
-			} else {
-				keep = append(keep, e)
+				continue
 			}
+			_, tenant, _, _ := object.Split(e.Key) // what is no object belongs to all
+			keep[tenant] = append(keep[tenant], e)
 		}
+		drop = append(drop, excess(keep, p.most)...)
 		return nil
 	})
 	if err != nil {
 		return err
-	}
-	if over := len(keep) - p.most; over > 0 {
-		slices.SortFunc(keep, func(a, b *store.Entry) int { return int(a.Rev - b.Rev) })
-		drop = append(drop, keep[:over]...)
 	}
 	for batch := range slices.Chunk(drop, pruneBatch) {
 		_, err := s.db.Update(ctx, func(tx store.Tx) error {
@@ -168,4 +172,21 @@ func (s *Server) prune(ctx context.Context, p pruning) error {
 		}
 	}
 	return nil
+}
+
+// excess is what is more than most, the oldest of those who have the most.
+func excess(keep map[string][]*store.Entry, most int) []*store.Entry {
+	counts := make([]int, 0, len(keep))
+	for _, entries := range keep {
+		counts = append(counts, len(entries))
+	}
+	level := share(counts, most)
+	var drop []*store.Entry
+	for _, entries := range keep {
+		if over := len(entries) - level; over > 0 {
+			slices.SortFunc(entries, func(a, b *store.Entry) int { return cmp.Compare(a.Rev, b.Rev) })
+			drop = append(drop, entries[:over]...)
+		}
+	}
+	return drop
 }

@@ -140,6 +140,13 @@ func (l *limiter) join(address string, now time.Time) error {
 	return nil
 }
 
+// allow counts something of key, or reports that there was too much of it lately.
+func (l *limiter) allow(key string, every time.Duration, burst int, now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.reserve(key, rate.Every(every), burst, now) == 0
+}
+
 func (l *limiter) reserve(key string, every rate.Limit, burst int, now time.Time) time.Duration {
 	b := l.buckets[key]
 	if b == nil {
