@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -30,6 +31,8 @@ const (
 	maxStatusVMs    = 4096
 	maxStatusEvents = 64
 	maxReason       = 63
+	maxReportText   = 2000 // bytes of one text
+	maxReportSteps  = 256  // of one VM
 )
 
 // statusIn takes the report undecoded: the messages of agents are package wire's, not part of the API's
@@ -49,7 +52,56 @@ func (*report) Schema(huma.Registry) *huma.Schema {
 	return &huma.Schema{Type: huma.TypeObject, AdditionalProperties: true, Description: "See package wire"}
 }
 
-func (r *report) decode(data []byte) { r.wrong = json.Unmarshal(data, &r.Status) }
+func (r *report) decode(data []byte) {
+	if r.wrong = json.Unmarshal(data, &r.Status); r.wrong == nil {
+		scrub(reflect.ValueOf(&r.Status).Elem())
+	}
+}
+
+// scrub makes every text of a report printable and short. Operators read them in terminals, and a host that
+// was taken over must not command these.
+func scrub(v reflect.Value) {
+	switch v.Kind() {
+	case reflect.String:
+		if s := v.String(); v.CanSet() && (len(s) > maxReportText || strings.ContainsFunc(s, unprintable)) {
+			v.SetString(clean(s))
+		}
+	case reflect.Pointer:
+		if !v.IsNil() {
+			scrub(v.Elem())
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			scrub(v.Index(i))
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			if v.Type().Field(i).IsExported() {
+				scrub(v.Field(i))
+			}
+		}
+	case reflect.Map:
+		scrubMap(v)
+	default: // numbers and flags command nothing
+	}
+}
+
+// scrubMap scrubs keys and values, which can't be changed in their place.
+func scrubMap(v reflect.Value) {
+	if v.IsNil() {
+		return
+	}
+	out := reflect.MakeMapWithSize(v.Type(), v.Len())
+	for it := v.MapRange(); it.Next(); {
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		key.Set(it.Key())
+		value.Set(it.Value())
+		scrub(key)
+		scrub(value)
+		out.SetMapIndex(key, value)
+	}
+	v.Set(out)
+}
 
 type ackOut struct {
 	Body wire.Ack
@@ -114,9 +166,13 @@ func checkStatus(name string, st *wire.Status) error {
 		return fault.New(fault.TooLarge, "a report has at most %d VMs", maxStatusVMs)
 	case len(st.Events) > maxStatusEvents:
 		return fault.New(fault.TooLarge, "a report has at most %d events", maxStatusEvents)
-	default:
-		return nil
 	}
+	for i := range st.VMs {
+		if len(st.VMs[i].Steps) > maxReportSteps {
+			return fault.New(fault.TooLarge, "a report has at most %d steps of a VM", maxReportSteps)
+		}
+	}
+	return nil
 }
 
 func (s *Server) takeStatus(tx store.Tx, c *call, st *wire.Status, ack *wire.Ack) error {

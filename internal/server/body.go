@@ -4,9 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
+	"maps"
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -78,6 +80,7 @@ func (b *body[T]) judge(schemas huma.Registry) ([]fault.Field, error) {
 		return nil, withStatus{b.syntax, http.StatusBadRequest, nil}
 	}
 	found := validate(schemas, schemas.Schema(reflect.TypeFor[T](), true, ""), relax(b.tree))
+	found = append(found, controls("", b.tree)...)
 	if b.typing != nil {
 		at := typingField(b.typing)
 		if !slices.ContainsFunc(found, func(f fault.Field) bool { return at.Path == "" || f.Path == at.Path }) {
@@ -85,6 +88,30 @@ func (b *body[T]) judge(schemas huma.Registry) ([]fault.Field, error) {
 		}
 	}
 	return found, nil
+}
+
+// manyLines is the one text of the API that is no line, and that nobody prints as it is.
+const manyLines = "spec.userData"
+
+// controls returns every text of a JSON tree that a terminal would obey instead of showing it, since all of
+// them are printed somewhere. Names of fields are the schema's business.
+func controls(path string, tree any) []fault.Field {
+	var found []fault.Field
+	switch v := tree.(type) {
+	case string:
+		if path != manyLines && strings.ContainsFunc(v, unprintable) {
+			return []fault.Field{{Path: path, Text: "it has control characters; only printable text is allowed"}}
+		}
+	case []any:
+		for i, x := range v {
+			found = append(found, controls(path+"["+strconv.Itoa(i)+"]", x)...)
+		}
+	case map[string]any:
+		for _, k := range slices.Sorted(maps.Keys(v)) {
+			found = append(found, controls(strings.TrimPrefix(path+"."+clip(clean(k)), "."), v[k])...)
+		}
+	}
+	return found
 }
 
 // typingField is a mismatch that the schema can't see, such as a fraction where a whole number belongs.

@@ -153,11 +153,17 @@ func clean(s string) string {
 		s = strings.ToValidUTF8(s[:limit], "") + "…"
 	}
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) || r == 0x2028 || r == 0x2029 || (r >= 0x202a && r <= 0x202e) || (r >= 0x2066 && r <= 0x2069) {
+		if unprintable(r) {
 			return '\ufffd'
 		}
 		return r
 	}, s)
+}
+
+// unprintable reports whether a terminal would obey a character instead of showing it: the control
+// characters of ASCII and Latin-1, and Unicode's line separators, embeddings, overrides and isolates.
+func unprintable(r rune) bool {
+	return r < ' ' || (r >= 0x7f && r < 0xa0) || (r >= 0x2028 && r <= 0x202e) || (r >= 0x2066 && r <= 0x2069)
 }
 
 // writeProblem answers with the error outside of huma.
