@@ -44,6 +44,9 @@ type kind[T any, P metaPtr[T]] struct {
 	// asIs says that fill has nothing to do for this object, so that it need not be encoded again; nil = it
 	// always has. The object is shared.
 	asIs func(o *T) bool
+	// veil takes out of a copy what this caller must not read, and reports whether there was anything; nil =
+	// who may read the kind may read all of it. Whatever shows objects goes through it.
+	veil func(c *call, o *T) bool
 	// may is asked before a create (old is nil) or an update besides the permission, for what depends on the
 	// change; nil = nothing does.
 	may func(c *call, old, o *T) error
@@ -118,31 +121,56 @@ func (k *kind[T, P]) get(ctx context.Context, _ *struct{}) (*answer, error) {
 		if e == nil {
 			return k.missing(c)
 		}
-		data, err := k.show(tx, e)
+		data, err := k.show(tx, c, e)
 		out = replyJSON(http.StatusOK, e.Rev, data, nil)
 		return err
 	})
 	return out, err
 }
 
-// show is an object as it goes out: with its revision, and with what is derived on read.
-func (k *kind[T, P]) show(tx store.Tx, e *store.Entry) ([]byte, error) {
+// show is an object as it goes out to a caller: with its revision, with what is derived on read, and
+// without what the caller must not read.
+func (k *kind[T, P]) show(tx store.Tx, c *call, e *store.Entry) ([]byte, error) {
 	if k.fill == nil {
-		return shown(e, e.Rev), nil
+		return k.bare(c, e, e.Rev)
 	}
 	shared, err := store.Peek[T](e)
 	if err != nil {
 		return nil, err
 	}
 	if k.asIs != nil && k.asIs(shared) {
-		return shown(e, e.Rev), nil
+		return k.bare(c, e, e.Rev)
 	}
 	o := *shared // fill replaces what it derives and changes nothing that is shared
 	if err := k.fill(tx, &o); err != nil {
 		return nil, err
 	}
-	P(&o).ObjectMeta().Revision = e.Rev
-	b, err := json.Marshal(&o)
+	if k.veil != nil {
+		k.veil(c, &o)
+	}
+	return encoded(&o, P(&o).ObjectMeta(), e, e.Rev)
+}
+
+// bare is an object as it is stored, without what the caller must not read.
+func (k *kind[T, P]) bare(c *call, e *store.Entry, rev int64) ([]byte, error) {
+	if k.veil == nil {
+		return shown(e, rev), nil
+	}
+	shared, err := store.Peek[T](e)
+	if err != nil {
+		return nil, err
+	}
+	o := *shared
+	if !k.veil(c, &o) {
+		return shown(e, rev), nil
+	}
+	return encoded(&o, P(&o).ObjectMeta(), e, rev)
+}
+
+// encoded is an object that is no longer what the entry holds.
+func encoded(o any, meta *api.Meta, e *store.Entry, rev int64) ([]byte, error) {
+	meta.Revision = rev
+	b, err := json.Marshal(o)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s: %w", e.Key, err)
 	}
@@ -188,7 +216,7 @@ func (k *kind[T, P]) post(ctx context.Context, in *createInput[T]) (*answer, err
 	})
 	if done, ok := errors.AsType[*repeated](err); ok {
 		c.audited = true
-		return k.again(ctx, done)
+		return k.again(ctx, c, done)
 	}
 	if c.audited = err == nil; !c.audited {
 		if k.refused != nil {
@@ -196,7 +224,7 @@ func (k *kind[T, P]) post(ctx context.Context, in *createInput[T]) (*answer, err
 		}
 		return nil, err
 	}
-	return k.created(entry, rev), nil
+	return k.created(c, entry, rev)
 }
 
 // written is what a write did.
@@ -221,13 +249,14 @@ func (k *kind[T, P]) commit(tx store.Tx, c *call, w written[T]) error {
 }
 
 // created answers a create with the object and where it is.
-func (k *kind[T, P]) created(e *store.Entry, rev int64) *answer {
+func (k *kind[T, P]) created(c *call, e *store.Entry, rev int64) (*answer, error) {
 	_, tenant, name, _ := object.Split(e.Key)
 	where := "/v1/" + k.plural + "/" + name
 	if tenant != "" {
 		where = "/v1/tenants/" + tenant + "/" + k.plural + "/" + name
 	}
-	return replyJSON(http.StatusCreated, rev, shown(e, rev), http.Header{"Location": {where}})
+	data, err := k.bare(c, e, rev)
+	return replyJSON(http.StatusCreated, rev, data, http.Header{"Location": {where}}), err
 }
 
 func (k *kind[T, P]) put(ctx context.Context, in *replaceInput[T]) (*answer, error) {
@@ -323,7 +352,8 @@ func (k *kind[T, P]) rewrite(ctx context.Context, c *call, change func(store.Tx)
 	if entry == nil {
 		return replyEmpty(status), nil
 	}
-	return replyJSON(status, rev, shown(entry, rev), nil), nil
+	data, err := k.bare(c, entry, rev)
+	return replyJSON(status, rev, data, nil), err
 }
 
 // load returns a copy of the object that the path names if it is at a revision that the request asked for.
@@ -422,11 +452,15 @@ func unexplained[T any](change func(store.Tx, *T) error) func(store.Tx, *T) (any
 
 // dryRun decides, and answers what would be.
 func (k *kind[T, P]) dryRun(ctx context.Context, o *T, change func(store.Tx, *T) (any, error)) (*answer, error) {
-	callFrom(ctx).audited = true // nothing will have happened
+	c := callFrom(ctx)
+	c.audited = true // nothing will have happened
 	var out any
 	_, err := k.s.db.Update(ctx, func(tx store.Tx) error {
 		attempt := *o
 		why, err := change(tx, &attempt)
+		if k.veil != nil {
+			k.veil(c, &attempt)
+		}
 		if k.plan != nil {
 			if out, err = k.plan(&attempt, why, err); err != nil {
 				return err

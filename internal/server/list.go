@@ -127,7 +127,7 @@ func (k *kind[T, P]) fillPage(tx store.Tx, c *call, sel selector, limit int, p *
 			p.more = true
 			return nil
 		}
-		data, err := k.show(tx, e)
+		data, err := k.show(tx, c, e)
 		if err != nil {
 			return err
 		}

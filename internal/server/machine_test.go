@@ -13,7 +13,7 @@ import (
 
 // machine is a host with two NUMA nodes and a card of two ports on each, as its agent would report it.
 func machine(name string, vfs int) (api.HostSpec, *api.Inventory) {
-	var spec api.HostSpec
+	spec := api.HostSpec{Bridge: "br0"} // for VMs without RDMA
 	inv := &api.Inventory{Simulated: true, Agent: "test", IOMMU: true}
 	for cell := range 2 {
 		inv.Cells = append(inv.Cells, api.Cell{ID: cell, VCPUs: 4096, Memory: 64 << 40})

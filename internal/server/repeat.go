@@ -89,7 +89,7 @@ func (r *repeat) save(tx store.Tx, made api.Ref) error {
 }
 
 // again answers a repeat with the object as it is now.
-func (k *kind[T, P]) again(ctx context.Context, done *repeated) (*answer, error) {
+func (k *kind[T, P]) again(ctx context.Context, c *call, done *repeated) (*answer, error) {
 	var out *answer
 	err := k.s.db.View(ctx, func(tx store.Tx) error {
 		e := tx.Get(object.Key(done.object.Kind, done.object.Tenant, done.object.Name))
@@ -104,7 +104,7 @@ func (k *kind[T, P]) again(ctx context.Context, done *repeated) (*answer, error)
 		if gone {
 			return fault.New(fault.Conflict, "%s %s was created by this Idempotency-Key and has been deleted since", done.object.Kind, done.object.Name)
 		}
-		data, err := k.show(tx, e)
+		data, err := k.show(tx, c, e)
 		out = replyJSON(http.StatusCreated, e.Rev, data, http.Header{"Idempotency-Replayed": {"true"}})
 		return err
 	})

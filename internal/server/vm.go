@@ -35,10 +35,32 @@ func (s *Server) vmKind() *vmKind {
 		update: vm.Update, remove: vm.Delete,
 		fill:    func(_ store.Tx, o *api.VM) error { s.shadeVM(o); return nil },
 		asIs:    func(o *api.VM) bool { lost, _ := s.ident.live.lost(o.Status.Host, s.now()); return !lost },
+		may:     mayVM,
+		veil:    veilVM,
 		plan:    planVM,
 		wrote:   s.wroteVM,
 		refused: s.refusedVM,
 	}}
+}
+
+// veilVM hides the user data from those who may not change the VM: it may hold secrets, and whoever only
+// looks after VMs (a viewer, an auditor, a token cut down to reading) has no use for them.
+func veilVM(c *call, o *api.VM) bool {
+	if o.Spec.UserData == "" || c.Can(auth.VMUpdate, o.Tenant) {
+		return false
+	}
+	o.Spec.UserData, o.Status.UserDataHidden = "", true
+	return true
+}
+
+// mayVM refuses a copy that was read without its user data: written back, it would take them out of the VM.
+func mayVM(_ *call, _, o *api.VM) error {
+	if !o.Status.UserDataHidden || o.Spec.UserData != "" {
+		return nil
+	}
+	var f fault.Faults
+	f.Add("spec.userData", "it was hidden from who read this copy; put it back in, or take status.userDataHidden out to have none")
+	return f.Err(object.Title(api.KindVM, &o.Meta))
 }
 
 // vmRoutes are the common verbs and what else can be done with a VM.
@@ -179,6 +201,9 @@ func (s *Server) refusedVM(ctx context.Context, c *call, o *api.VM, err error) {
 		reason = "NoCapacity"
 	default:
 		return
+	}
+	if !s.ident.limits.allow("refusal:"+c.tenant, refusalEvery, refusalBurst, s.now()) {
+		return // the answer told the caller; a loop must not fill the store
 	}
 	about := api.Ref{Kind: api.KindTenant, Name: c.tenant}
 	text := fault.Text(err)

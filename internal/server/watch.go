@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
+	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/internal/fault"
 	"github.com/verbena-cloud/verbena/internal/object"
 	"github.com/verbena-cloud/verbena/internal/store"
@@ -92,6 +94,8 @@ type watcher[T any, P metaPtr[T]] struct {
 	first  [][]byte // the objects at the start; nil when the client resumes
 	resync bool     // the client began without a position
 	out    *stream
+	// credentials are the keys after whose change the caller's right is asked for again.
+	credentials []string
 }
 
 // collect takes the objects as they are now.
@@ -101,7 +105,7 @@ func (w *watcher[T, P]) collect(tx store.Tx) error {
 		if err != nil {
 			return err
 		}
-		data, err := w.k.show(tx, e)
+		data, err := w.k.show(tx, w.c, e)
 		if err != nil {
 			return err
 		}
@@ -141,6 +145,7 @@ func (w *watcher[T, P]) run(r *http.Request, rw http.ResponseWriter) {
 	defer s.metrics.watchers.Dec()
 	ctx, cancel := context.WithCancel(r.Context())
 	defer cancel()
+	w.credentials = credentials(w.c)
 	changes := follow(ctx, s.db, w.seen)
 	w.out = newStream(rw)
 	if err := w.begin(); err != nil {
@@ -159,6 +164,9 @@ func (w *watcher[T, P]) run(r *http.Request, rw http.ResponseWriter) {
 			return
 		case ch, ok := <-changes:
 			if !ok {
+				return
+			}
+			if touches(ch.commit, w.credentials) && !w.still(r) {
 				return
 			}
 			more, err = w.send(ctx, ch)
@@ -207,12 +215,35 @@ func (w *watcher[T, P]) beat(r *http.Request, n int) (more bool, err error) {
 		w.out.comment("alive")
 		return true, w.out.flush()
 	}
-	if !w.entitled(r) {
+	if !w.still(r) {
 		return false, nil // the client's next request is told why
 	}
-	w.see = newSight(w.c, w.k.self())
 	w.bookmark(false)
 	return true, w.out.flush()
+}
+
+// still takes over what the caller may see now, and reports whether that is anything.
+func (w *watcher[T, P]) still(r *http.Request) bool {
+	if !w.entitled(r) {
+		return false
+	}
+	w.see = newSight(w.c, w.k.self())
+	return true
+}
+
+// credentials are the keys that decide what the caller may do. A commit that changes one of them may take
+// the right to what stands in that very commit.
+func credentials(c *call) []string {
+	return []string{tokenKeys + c.Token, roleKeys + c.Name, object.Key(api.KindUser, "", c.Name)}
+}
+
+func touches(commit store.Commit, keys []string) bool {
+	for _, ch := range commit.Changes {
+		if slices.Contains(keys, ch.Key) {
+			return true
+		}
+	}
+	return false
 }
 
 // entitled asks anew who the caller is and whether the route is theirs.
@@ -284,22 +315,23 @@ func (w *watcher[T, P]) translate(ctx context.Context, chg store.Change, rev int
 	}
 	switch {
 	case is:
-		data, err = w.k.showNow(ctx, chg.Entry)
+		data, err = w.k.showNow(ctx, w.c, chg.Entry)
 		return "put", data, err
 	case was:
-		return "delete", shown(chg.Prev, rev), nil
+		data, err = w.k.bare(w.c, chg.Prev, rev)
+		return "delete", data, err
 	default:
 		return "", nil, nil
 	}
 }
 
 // showNow is show outside of a transaction.
-func (k *kind[T, P]) showNow(ctx context.Context, e *store.Entry) (data []byte, err error) {
+func (k *kind[T, P]) showNow(ctx context.Context, c *call, e *store.Entry) (data []byte, err error) {
 	if k.fill == nil {
-		return shown(e, e.Rev), nil
+		return k.bare(c, e, e.Rev)
 	}
 	err = k.s.db.View(ctx, func(tx store.Tx) error {
-		data, err = k.show(tx, e)
+		data, err = k.show(tx, c, e)
 		return err
 	})
 	return data, err
