@@ -246,7 +246,8 @@ func (k *kernel) link(r reader, f *function) {
 
 // identify finds the PF's stable key: its permanent MAC, from the bond's notes if it is in one (a slave
 // wears the bond's address), else the card's serial number. What was found once holds as long as the
-// function exists, since a MAC set by hand is not permanent.
+// function exists, since a MAC set by hand is not permanent; but a serial number that stands in for the MAC
+// of a netdev that is still to come, or can't be read now, must not become the key for good.
 func (k *kernel) identify(r reader, f *function) {
 	s, ok := k.remembered(f.PCI.String())
 	if !ok {
@@ -256,17 +257,19 @@ func (k *kernel) identify(r reader, f *function) {
 	}
 	f.Vendor, f.Device, f.Serial, f.Cell = s.vendor, s.device, s.serial, s.cell
 	f.Port = int(f.PCI.Function)
-	if s.key == "" {
-		s.key = k.key(r, f)
-	}
 	f.Key = s.key
+	if s.key == "" {
+		if f.Key = k.key(r, f); f.Netdev != "" {
+			s.key = f.Key
+		}
+	}
 	if f.Card == "" {
 		f.Card = s.serial
 	}
 	if f.Card == "" {
 		f.Card = s.slot
 	}
-	if s.key == "" {
+	if f.Key == "" {
 		if *r.err == nil {
 			r.prob.addf("PF %s has no permanent MAC and no serial number, so it can't be told from another after a reboot: it is left alone", f.PCI)
 		}
@@ -288,25 +291,25 @@ func (k *kernel) key(r reader, f *function) string {
 			port = n
 		}
 		mac := f.MAC
-		if r.text("addr_assign_type") != netAddrPermanent {
+		if r.sure("addr_assign_type") != netAddrPermanent {
 			mac = ""
 		}
 		if f.Bond != "" {
-			if perm := r.text("bonding_slave/perm_hwaddr"); perm != "" {
+			if perm := r.sure("bonding_slave/perm_hwaddr"); perm != "" {
 				mac = perm
 			}
 		}
 		if mac == "" && k.permanent != nil {
 			var err error
 			if mac, err = k.permanent(r.ctx, f.Netdev); err != nil {
-				r.prob.add(err)
+				r.fail(err)
 			}
 		}
 		if m, err := roce.ParseMAC(mac); err == nil && m.Unicast() {
 			return fmt.Sprintf("%s-p%d", m, port)
 		}
 	}
-	if f.Serial != "" && safeName.MatchString(f.Serial) {
+	if *r.err == nil && f.Serial != "" && safeName.MatchString(f.Serial) {
 		return fmt.Sprintf("%s-p%d", f.Serial, port)
 	}
 	return ""

@@ -103,7 +103,7 @@ func (a *Agent) commission(ctx context.Context, pf string, m *pfMemo) error {
 			return errors.Join(err, a.parkAll(ctx, pf, m)) // what there is of VFs is of use
 		}
 	}
-	if refusal != nil && len(f.VFs) == 0 {
+	if refusal != nil && (len(f.VFs) == 0 || f.Unread != "") { // what can't be read must not put VFs into quarantine
 		return refusal
 	}
 	if err := a.parkAll(ctx, pf, m); err != nil {

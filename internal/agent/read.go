@@ -65,6 +65,15 @@ func (r reader) text(name string) string {
 	return v
 }
 
+// sure reads an attribute that may be missing, but must not be misread.
+func (r reader) sure(name string) string {
+	v, err := r.tree.Read(r.ctx, r.dir+"/"+name)
+	if err != nil && !sysfs.Absent(err) {
+		r.fail(fmt.Errorf("read %s/%s: %w", r.dir, name, err))
+	}
+	return v
+}
+
 func (r reader) number(name string, other int) int {
 	v := r.text(name)
 	if v == "" {

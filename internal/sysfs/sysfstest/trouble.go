@@ -53,6 +53,10 @@ func (k *Kernel) upset(path string, f func(*trouble)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if n, err := k.sys.walk(path, Never, false); err == nil {
+		if t, ok := k.trouble[path]; ok && path != n.path() { // it came to be after the trouble did
+			delete(k.trouble, path)
+			k.trouble[n.path()] = t
+		}
 		path = n.path()
 	}
 	t := k.trouble[path]
