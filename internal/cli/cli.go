@@ -113,7 +113,23 @@ func (a *app) root() *cobra.Command {
 	root.AddGroup(a.groups()...)
 	root.AddCommand(a.commands()...)
 	root.SetHelpCommand(a.helpCommand())
+	a.checkArgs(root)
 	return root
+}
+
+// checkArgs makes a wrong number of arguments a matter of usage, in every command.
+func (a *app) checkArgs(c *cobra.Command) {
+	if check := c.Args; check != nil {
+		c.Args = func(c *cobra.Command, args []string) error {
+			if err := check(c, args); err != nil {
+				return a.misuse("wrong arguments: %v; see %s --help", err, c.CommandPath())
+			}
+			return nil
+		}
+	}
+	for _, sub := range c.Commands() {
+		a.checkArgs(sub)
+	}
 }
 
 const (

@@ -373,8 +373,11 @@ func scalarText(n ast.Node) string {
 	if n == nil {
 		return ""
 	}
-	if key, ok := n.(*ast.MappingKeyNode); ok {
-		return scalarText(key.Value)
+	switch n := n.(type) {
+	case *ast.MappingKeyNode:
+		return scalarText(n.Value)
+	case *ast.AnchorNode:
+		return scalarText(n.Value)
 	}
 	v, ok := plain(n)
 	if !ok {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -230,15 +231,12 @@ given back. Without --once it stays up for you to try things.`),
 func (a *app) backupCommand() *cobra.Command {
 	var o BackupOptions
 	c := &cobra.Command{Use: "backup FILE", Short: a.tr("Write the whole state of a server to a file"), Args: cobra.ExactArgs(1),
-		Long: a.tr(`Works on an external etcd cluster (--etcd) and on the data directory of a server (--data), running or not. The
-file holds everything, secrets too: keep it safe. An existing file is not overwritten.`),
+		Long: a.tr(`Asks the running server, or reads the data directory of a server that is stopped (--data), or an external etcd
+cluster (--etcd). The file holds everything, secrets too: keep it safe. An existing file is not overwritten.`),
 		RunE: func(c *cobra.Command, args []string) error {
-			if a.programs.Backup == nil {
-				return errNotBuiltIn
-			}
 			o.File = args[0]
 			defer a.busy(c.Context(), a.tr("writing %s", o.File))()
-			if err := a.programs.Backup(c.Context(), o); err != nil {
+			if err := a.backup(c.Context(), o, c.Flags().Changed("data") || len(o.Etcd.URLs) > 0); err != nil {
 				return err
 			}
 			fmt.Fprintf(a.env.Stdout, "%s\n", o.File)
@@ -248,6 +246,43 @@ file holds everything, secrets too: keep it safe. An existing file is not overwr
 	a.etcdFlags(c, &o.Etcd)
 	a.logFlags(c, &o.Log)
 	return c
+}
+
+// backup reads the store itself, or asks the server for it.
+func (a *app) backup(ctx context.Context, o BackupOptions, direct bool) (err error) {
+	if direct {
+		if a.programs.Backup == nil {
+			return errNotBuiltIn
+		}
+		return a.programs.Backup(ctx, o)
+	}
+	conn, err := a.connect()
+	if err != nil {
+		return err
+	}
+	if _, err := os.Lstat(o.File); err == nil {
+		return &coded{exitConflict, a.tr("%s exists already; nothing is overwritten", o.File)}
+	}
+	part, err := os.CreateTemp(filepath.Dir(o.File), ".backup-*") // made 0600
+	if err != nil {
+		return fmt.Errorf("write the backup: %w", err)
+	}
+	defer os.Remove(part.Name()) // after the link the name is no longer needed
+	err = conn.Backup(ctx, part)
+	if err == nil {
+		err = part.Sync()
+	}
+	if e := part.Close(); err == nil {
+		err = e
+	}
+	if err != nil {
+		return err
+	}
+	// Unlike a rename, a link never replaces what has come to be there meanwhile.
+	if err := os.Link(part.Name(), o.File); err != nil {
+		return fmt.Errorf("write the backup: %w", err)
+	}
+	return nil
 }
 
 func (a *app) restoreCommand() *cobra.Command {
