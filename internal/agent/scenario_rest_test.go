@@ -130,6 +130,25 @@ func TestC37_TwoPortsUnderOneFunction(t *testing.T) {
 	}
 }
 
+// TestC34_WhatIsNoPCIAddressIsSkipped: a name that can't be an address is left out and said, and the function
+// in a wide domain beside it is served.
+func TestC34_WhatIsNoPCIAddressIsSkipped(t *testing.T) {
+	wide := strings.ReplaceAll(twoPorts, "0000:03:00.0", "10000:03:00.0")
+	odd := "devices/pci0000:00/0001:d6:0x.0/class = 0x020000\nbus/pci/devices/0001:d6:0x.0 -> ../../../devices/pci0000:00/0001:d6:0x.0\n"
+	tree, err := sysfstest.Captured(wide + odd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	prob := &problems{}
+	pfs, err := newKernel(tree, nil).functions(t.Context(), prob)
+	if err != nil || !slices.Equal(pfs, []string{"10000:03:00.0"}) {
+		t.Errorf("PFs %q, %v", pfs, err)
+	}
+	if got := prob.lines(); len(got) != 1 || !strings.Contains(got[0], "0001:d6:0x.0") {
+		t.Errorf("problems %q", got)
+	}
+}
+
 var plainName = regexp.MustCompile(`^[a-z0-9.-]+$`)
 
 // TestC41_LongNames: names of the greatest length give names of domain and files that every layer below
