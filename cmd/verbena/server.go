@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"io"
 	"log/slog"
 	"os"
@@ -49,14 +50,26 @@ func openStore(ctx context.Context, data string, e cli.Etcd, log *slog.Logger) (
 	return etcd.Open(ctx, cfg)
 }
 
+// makeData makes the data directory for its owner only. Directories above it, which it may share with an
+// agent on the same machine, stay open to others: QEMU must get through them to the VMs' disks.
+func makeData(dir string) error {
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // see above
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make the data directory: %w", err)
+	}
+	return nil
+}
+
 // runServer serves until ctx ends.
 func runServer(ctx context.Context, o cli.ServerOptions) (err error) {
 	log, err := logger(o.Log)
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(o.Data, 0o700); err != nil {
-		return fmt.Errorf("make the data directory: %w", err)
+	if err := makeData(o.Data); err != nil {
+		return err
 	}
 	var db engine = mem.New()
 	if !o.Memory {
