@@ -41,11 +41,18 @@ type engine interface {
 	io.Closer
 }
 
+// die ends the program in place of etcd's own panic.
+func die(err error) {
+	fmt.Fprintln(os.Stderr, "error:", fault.Text(err))
+	os.Exit(1)
+}
+
 // openStore opens the embedded member below data, or the external cluster.
 func openStore(ctx context.Context, data string, e cli.Etcd, log *slog.Logger) (engine, error) {
 	cfg := etcd.Config{Endpoints: e.URLs, TLS: etcd.TLS{CA: e.CA, Cert: e.Cert, Key: e.Key}, Log: log}
 	if len(e.URLs) == 0 {
 		cfg.Dir = filepath.Join(data, "etcd")
+		cfg.Die = die
 	}
 	return etcd.Open(ctx, cfg)
 }
@@ -53,7 +60,7 @@ func openStore(ctx context.Context, data string, e cli.Etcd, log *slog.Logger) (
 // makeData makes the data directory for its owner only. Directories above it, which it may share with an
 // agent on the same machine, stay open to others: QEMU must get through them to the VMs' disks.
 func makeData(dir string) error {
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // see above
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil { //nolint:gosec // QEMU must get through, see the comment
 		return fmt.Errorf("make the data directory: %w", err)
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
