@@ -17,6 +17,7 @@ import (
 	"github.com/verbena-cloud/verbena/internal/rtnl"
 	"github.com/verbena-cloud/verbena/internal/sysfs"
 	"github.com/verbena-cloud/verbena/internal/sysfs/sysfstest"
+	"github.com/verbena-cloud/verbena/internal/wire"
 )
 
 // TestA17_ExclusivityCases: whoever has a VF, a VM gets it neither at its first start nor by a rebuild, and
@@ -307,6 +308,30 @@ func TestT11_NothingIsReboundWithoutNeed(t *testing.T) {
 	})
 }
 
+// TestT15_NoVFsAfterAReboot: the VFs are made anew, and nothing starts before they are there.
+func TestT15_NoVFsAfterAReboot(t *testing.T) {
+	scene(t, host(4), func(t *testing.T, w *world) {
+		w.add("a", vf(pf0, 0, mac1, 101))
+		w.now("create")
+		w.reboot()
+		if _, err := w.k.VF(dev0, 0); err == nil || w.hv.PID(uidOf("a")) != 0 {
+			t.Fatal("VF or VM outlived the reboot: the test shows nothing")
+		}
+		w.faults.ForgetLog()
+		w.tellOnly()
+		if err := w.settle(); err != nil {
+			t.Fatal(err)
+		}
+		at := func(word string) int {
+			return slices.IndexFunc(w.faults.Log(), func(line string) bool { return strings.Contains(line, word) })
+		}
+		if made, began := at("sriov_numvfs"), at("virsh start"); made < 0 || began < made {
+			t.Errorf("VFs are made in step %d, the VM starts in step %d: %q", made, began, w.faults.Log())
+		}
+		ready("a")(t, w)
+	})
+}
+
 // TestT22_LateReleaseOfAnOldOwner: the VF has been given on when the old owner's removal is asked for again.
 func TestT22_LateReleaseOfAnOldOwner(t *testing.T) {
 	scene(t, host(4), func(t *testing.T, w *world) {
@@ -404,6 +429,39 @@ func TestT43_NoZeroMAC(t *testing.T) {
 		}
 		w.now("set back")
 		ready("a")(t, w)
+	})
+}
+
+// TestT45_AnotherCardAtTheOldAddress: after a reboot the card sits on another bus, and one that nobody
+// commissioned on its old one. The VM gets its VF of the card that it had, and nothing is written to the other.
+func TestT45_AnotherCardAtTheOldAddress(t *testing.T) {
+	cfg := sysfstest.Host(1, 2, 4)
+	scene(t, cfg, func(t *testing.T, w *world) {
+		w.want.PFs = []wire.PF{{Match: pf0, Fabric: "roce", VFs: 4}} // by key, as the server should
+		w.add("a", vf(pf0, 1, mac1, 101))
+		w.now("create")
+		other := cfg.Cards[1].PFs[0].PCI
+		if err := w.k.Reboot(sysfstest.Move{From: dev0, To: "0000:99:00.0"}, sysfstest.Move{From: other, To: dev0}); err != nil {
+			t.Fatal(err)
+		}
+		w.boot()
+		w.faults.ForgetLog()
+		w.tellOnly()
+		if err := w.settle(); err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range w.faults.Log() {
+			if strings.Contains(line, "0000:18:") {
+				t.Errorf("written to the wrong card: %s", line)
+			}
+		}
+		ready("a")(t, w)
+		if p := w.pf(pf0); p.PCI != "0000:99:00.0" || p.NumVFs != 4 {
+			t.Errorf("PF %+v", p)
+		}
+		if got := w.domains()[uidOf("a")].VFs[0].Host.String(); !strings.HasPrefix(got, "0000:99:") {
+			t.Errorf("the VM has %s", got)
+		}
 	})
 }
 
