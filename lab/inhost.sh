@@ -10,7 +10,8 @@ passed=0 failed=0
 export HOME=/root LC_ALL=C.UTF-8
 
 main() {
-	install -d -m 700 "$state" "$logs"
+	install -d "$state" # QEMU's user must get through to the disks
+	install -d -m 700 "$logs"
 	install "$lab/verbena" /usr/local/bin/verbena
 	note "kernel $(uname -r), up"
 	step start_server
@@ -39,7 +40,7 @@ login() { verbena login "$server" --bootstrap "$state/server" >>"$logs/cli.log" 
 join() {
 	verbena apply -f "$lab/manifests/platform.yaml" >>"$logs/cli.log" 2>&1
 	is "apply of fabric, flavor, image, host and tenant" 0 $?
-	verbena host join-token hypervisor >"$state/join-token" 2>>"$logs/cli.log"
+	(umask 077 && verbena host join-token hypervisor >"$state/join-token" 2>>"$logs/cli.log")
 	is "a join token for the host" 0 $?
 	start_agent --join-token "$state/join-token"
 	eventually 120 "the host is up" up field host/hypervisor .status.state
@@ -83,7 +84,7 @@ crash_while_creating() {
 	until [[ $(tagged) != "$before" ]] || ((SECONDS > deadline)); do sleep 0.05; done
 	kill_agent
 	is "the agent died with the VF half programmed: VFs with a VLAN" "$((before + 1))" "$(tagged)"
-	is "no domain holds the VF yet" "" "$(holder_of_vm "$vm")"
+	is "its QEMU at that moment" none "$(qemu_of_vm "$vm")"
 	start_agent
 	attached "$vm"
 }
@@ -114,8 +115,8 @@ delete() {
 	verbena delete --yes --tenant research "${@/#/vm/}" --wait --timeout 4m >>"$logs/cli.log" 2>&1
 	is "delete of $*" 0 $?
 	for i in "${!index[@]}"; do
-		is "QEMU ${qemu[i]} is gone" "" "$(cat "/proc/${qemu[i]}/comm" 2>/dev/null)"
-		is "its VFIO group has no holder" "" "$(holder "$(iommu_group "${index[i]}")")"
+		is "process ${qemu[i]}, its QEMU" gone "$(cat "/proc/${qemu[i]}/comm" 2>/dev/null || echo gone)"
+		is "holders of its VFIO group" none "$(holder "$(iommu_group "${index[i]}")")"
 	done
 	eventually 60 "all VFs are back in the pool" 4 parked
 	for i in "${index[@]}"; do parked_in_kernel "$i"; done
@@ -129,7 +130,10 @@ apply() {
 # attached checks that what the API says of a running VM's VF is what kernel and QEMU have.
 attached() {
 	local vm=$1 index group qemu told
-	eventually 180 "VM $vm" Ready field "vm/$vm" .status.phase
+	if ! eventually 300 "VM $vm" Ready field "vm/$vm" .status.phase; then
+		note "it says: $(field "vm/$vm" .status.message)"
+		return
+	fi
 	index=$(field "vm/$vm" '.status.vfs[0].index')
 	told=$(field "vm/$vm" '.status.vfs[0] | "mac \(.mac) vlan \(.vlan) qos \(.qos) spoofchk \(if .spoofCheck then "on" else "off" end) trust off"')
 	is "VF $index as the API tells it, in the kernel" "$told" "$(vf_attributes "$index")"
@@ -153,7 +157,7 @@ parked_in_kernel() {
 	is "VF $1: driver, override" "vfio-pci vfio-pci" "$(link "$vf/driver") $(<"$vf/driver_override")"
 	is "VF $1: /dev/vfio/$group" "character special file" "$(stat -c %F "/dev/vfio/$group" 2>&1)"
 	is "VF $1: parked" "mac unicast vlan 0 qos 0 spoofchk on trust off" "$(vf_attributes "$1" | sed -E 's/mac .[26ae]:[0-9a-f:]+/mac unicast/')"
-	is "VF $1: rates" "" "$(vf_line "$1" | grep -o 'tx_rate')"
+	is "VF $1: rates" none "$(word '((min|max)_tx_rate [^,]*)' "$(vf_line "$1")" none)"
 }
 
 iommu_group() { link "$pf/virtfn$1/iommu_group"; }
@@ -178,18 +182,13 @@ word() { if [[ $2 =~ $1 ]]; then echo "${BASH_REMATCH[1]}"; else echo "$3"; fi; 
 
 # holders prints "GROUP PID" for each process that has a VFIO group open.
 holders() {
-	local fd target
-	for fd in /proc/[0-9]*/fd/*; do
-		target=$(readlink "$fd") || continue
-		if [[ $target =~ ^/dev/vfio/([0-9]+)$ ]]; then
-			echo "${BASH_REMATCH[1]} $(cut -d/ -f3 <<<"$fd")"
-		fi
-	done | sort -u
+	find /proc/[0-9]*/fd -lname '/dev/vfio/[0-9]*' -printf '%l %p\n' 2>/dev/null |
+		sed -E 's|/dev/vfio/([0-9]+) /proc/([0-9]+)/.*|\1 \2|' | sort -u
 }
 
-holder() { holders | awk -v group="$1" '$1 == group {print $2}'; }
+holder() { holders | awk -v group="$1" '$1 == group {print $2; found = 1} END {if (!found) print "none"}'; }
 
-holder_of_vm() { grep -lsz "guest=research.$1," /proc/[0-9]*/cmdline | cut -d/ -f3; }
+qemu_of_vm() { grep -lsz "^guest=research\\.$1," /proc/[0-9]*/cmdline | cut -d/ -f3 | grep . || echo none; }
 
 vfs_of_qemu() { tr '\0' '\n' <"/proc/$1/cmdline" | grep -oE '"?host"?[:=]"?[0-9a-f:.]{12}' | grep -oE '[0-9a-f:.]{12}$'; }
 
@@ -209,11 +208,12 @@ eventually() {
 # is TEXT EXPECTED SEEN [MORE] is one check.
 is() {
 	if [[ $3 == "$2" ]]; then
-		((passed++))
-		say "ok: $1: $(tr '\n' ';' <<<"$3" | sed 's/;$//') ${4:-}"
+		((++passed))
+		say "ok: $1: ${3//$'\n'/; } ${4:-}"
 	else
-		((failed++))
+		((++failed))
 		say "FAIL: $1: seen: '$3' expected: '$2' ${4:-}"
+		return 1
 	fi
 }
 
