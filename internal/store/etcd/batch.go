@@ -36,8 +36,13 @@ type outcome struct {
 	err   error
 }
 
-func newBatch(base *replica.State, l replica.Limits) *batch {
-	return &batch{draft: base.Draft(l), taken: make(chan struct{}), done: make(chan struct{})}
+// newBatch builds on the newest state, or on what the batch on its way will make of it.
+func (d *DB) newBatch() *batch {
+	var after *replica.Draft
+	if d.flight != nil && !d.flight.draft.Empty() {
+		after = d.flight.draft
+	}
+	return &batch{draft: d.replica.Draft(after, d.limits), taken: make(chan struct{}), done: make(chan struct{})}
 }
 
 // finish sets the outcome; only the first counts.
@@ -102,7 +107,7 @@ func (d *DB) attempt(f func(store.Tx) error) attempt {
 		return attempt{err: d.down}
 	}
 	if d.open == nil {
-		d.open = newBatch(d.tip(), d.limits)
+		d.open = d.newBatch()
 	}
 	b := d.open
 	tx := b.draft.Begin()

@@ -27,6 +27,10 @@ type Config struct {
 	History int           // changes that a watch can be resumed from, default 65 536
 	Queue   int           // commits that may wait for one slow watcher, default 4 096
 	Log     *slog.Logger  // default: none
+
+	// Die ends the program when an embedded member can't go on, such as with a full disk: etcd itself knows
+	// no other way, and nothing that was acknowledged is lost. It must not return. nil: a panic.
+	Die func(error)
 }
 
 // TLS names the files for https endpoints. Empty fields: the system's roots, no client certificate, the

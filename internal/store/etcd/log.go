@@ -2,12 +2,15 @@ package etcd
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync/atomic"
 
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/verbena-cloud/verbena/internal/fault"
 )
 
 // bridge writes what etcd's libraries log into slog, one level quieter: their Info is about etcd, not about
@@ -74,6 +77,30 @@ func (b *bridge) Write(e zapcore.Entry, fields []zapcore.Field) error {
 	}
 	b.log.LogAttrs(b.ctx, level(e.Level), e.Message, attrs...)
 	return nil
+}
+
+// lastWords has Die say why an embedded member can't go on, where etcd would panic or end the process.
+func (c Config) lastWords() []zap.Option {
+	if c.Die == nil {
+		return nil
+	}
+	return []zap.Option{zap.WithPanicHook(end{c}), zap.WithFatalHook(end{c})}
+}
+
+// end is called by zap after it has written a line of which etcd does not want to return.
+type end struct{ conf Config }
+
+// OnWrite implements zapcore.CheckWriteHook.
+func (e end) OnWrite(line *zapcore.CheckedEntry, fields []zapcore.Field) {
+	enc := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(enc)
+	}
+	text := line.Message
+	if cause, ok := enc.Fields["error"]; ok {
+		text = fmt.Sprintf("%s: %v", text, cause)
+	}
+	e.conf.Die(fault.New(fault.Unavailable, "the embedded etcd in %s can't go on: %s. What was acknowledged is kept; start again when the cause is gone, such as a full disk", e.conf.Dir, text))
 }
 
 // Sync implements zapcore.Core.

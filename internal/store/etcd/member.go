@@ -37,7 +37,10 @@ func startMember(ctx context.Context, c Config) (*member, *clientv3.Client, erro
 		return nil, nil, err
 	}
 	m := &member{lock: lock}
-	if m.etcd, err = embed.StartEtcd(memberConfig(ctx, c)); err != nil {
+	if err := checkFiles(c.Dir); err != nil {
+		return nil, nil, errors.Join(err, m.close())
+	}
+	if m.etcd, err = start(memberConfig(ctx, c)); err != nil {
 		return nil, nil, errors.Join(fault.Wrap(err, fault.Unavailable, "the embedded etcd does not start in %s", c.Dir), m.close())
 	}
 	select {
@@ -52,6 +55,16 @@ func startMember(ctx context.Context, c Config) (*member, *clientv3.Client, erro
 	return nil, nil, errors.Join(fault.Wrap(err, fault.Unavailable, "the embedded etcd in %s did not become ready", c.Dir), m.close())
 }
 
+// start is StartEtcd, which panics over some damaged files.
+func start(c *embed.Config) (e *embed.Etcd, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("etcd panicked: %v", p)
+		}
+	}()
+	return embed.StartEtcd(c)
+}
+
 func memberConfig(ctx context.Context, c Config) *embed.Config {
 	nowhere := url.URL{Scheme: "http", Host: "localhost:0"} // a name in the member list; nobody dials it
 	ec := embed.NewConfig()
@@ -61,7 +74,7 @@ func memberConfig(ctx context.Context, c Config) *embed.Config {
 	ec.AdvertisePeerUrls, ec.AdvertiseClientUrls = []url.URL{nowhere}, []url.URL{nowhere}
 	ec.InitialCluster = ec.Name + "=" + nowhere.String()
 	ec.EnableGRPCGateway = false
-	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(ctx, c.Log, &atomic.Value{}))
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(ctx, c.Log, &atomic.Value{}).WithOptions(c.lastWords()...))
 	ec.MaxTxnOps = embeddedOps
 	ec.QuotaBackendBytes = c.Quota
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
