@@ -42,7 +42,7 @@ func (d *DB) Update(ctx context.Context, f func(store.Tx) error) (int64, error) 
 		return 0, err
 	}
 	base := d.replica.Now()
-	draft := base.Draft(d.limits)
+	draft := d.replica.Draft(nil, d.limits)
 	tx := draft.Begin()
 	if err := f(tx); err != nil {
 		return 0, err

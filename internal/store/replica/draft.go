@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/btree"
+
 	"github.com/verbena-cloud/verbena/internal/fault"
 	"github.com/verbena-cloud/verbena/internal/store"
 )
@@ -22,14 +24,35 @@ func DefaultLimits() Limits {
 	return Limits{Value: 1 << 20, Bytes: 5 << 18, Ops: 8000, Overhead: 64}
 }
 
-// Draft collects the transactions of one commit. Each sees what the ones before it put.
+// Draft collects the transactions of one commit. Each sees what the ones before it put. What was put is
+// kept apart from the tree of the state below until the draft is sealed: most of it is looked up by key,
+// and one walk through a large tree for each key and commit is enough.
 type Draft struct {
-	base   *State
-	tree   *tree
-	rev    int64 // that the commit gets if nothing else commits before it
-	limits Limits
-	puts   map[string]*store.Entry // nil: deleted
-	size   int
+	base    *State
+	index   map[string]*store.Entry // of the replica's newest state; nil: look into the base
+	below   *Draft                  // sealed but not published: lies between the index and this draft
+	next    *State                  // once sealed
+	rev     int64                   // that the commit gets if nothing else commits before it
+	limits  Limits
+	puts    map[string]*store.Entry // nil: deleted
+	overlay *btree.BTreeG[put]      // the same in order
+	size    int
+}
+
+// put is what became of a key: nil, if it was deleted.
+type put struct {
+	key   string
+	entry *store.Entry
+}
+
+// overlayDegree suits the few hundred keys of a commit.
+const overlayDegree = 8
+
+func newDraft(base *State, l Limits) *Draft {
+	return &Draft{
+		base: base, rev: base.rev + 1, limits: l, puts: map[string]*store.Entry{},
+		overlay: btree.NewG(overlayDegree, func(a, b put) bool { return a.key < b.key }),
+	}
 }
 
 // Base is the state that the draft was forked from.
@@ -41,9 +64,29 @@ func (d *Draft) Rev() int64 { return d.rev }
 // Empty reports whether nothing was put.
 func (d *Draft) Empty() bool { return len(d.puts) == 0 }
 
+// get returns the entry as the draft has it.
+func (d *Draft) get(key string) *store.Entry {
+	if e, ok := d.puts[key]; ok {
+		return e
+	}
+	return d.before(key)
+}
+
+// before returns the entry as it is in the base.
+func (d *Draft) before(key string) *store.Entry {
+	switch {
+	case d.below != nil:
+		return d.below.get(key)
+	case d.index != nil:
+		return d.index[key]
+	default:
+		return d.base.Get(key)
+	}
+}
+
 // Begin returns a transaction on the draft. It leaves the draft as it is until Add.
 func (d *Draft) Begin() *Tx {
-	t := &Tx{begun: d.tree, tree: d.tree, rev: d.base.rev, limits: d.limits, writable: true}
+	t := &Tx{draft: d, tree: d.base.tree, rev: d.base.rev, limits: d.limits}
 	if len(d.puts) > 0 {
 		t.rev = d.rev
 	}
@@ -76,42 +119,41 @@ func (d *Draft) Fits(t *Tx) bool {
 // Add takes the transaction's changes into the draft. The transaction must have begun on the draft as it
 // is now.
 func (d *Draft) Add(t *Tx) {
-	if len(t.puts) == 0 {
-		return
-	}
-	d.tree = t.tree
 	d.size += t.size
 	for key, e := range t.puts {
-		if e == nil {
-			d.puts[key] = nil
-			continue
+		if e != nil {
+			created := d.rev
+			if was := d.before(key); was != nil {
+				created = was.Created
+			}
+			e = e.At(created, d.rev)
 		}
-		created := d.rev
-		if was := d.base.Get(key); was != nil {
-			created = was.Created
-		}
-		e = e.At(created, d.rev)
 		d.puts[key] = e
-		d.tree.ReplaceOrInsert(e)
+		d.overlay.ReplaceOrInsert(put{key, e})
 	}
 }
 
 // Seal ends the draft and returns the state that it makes and the commit that leads there. A key that was
-// made and deleted within the draft is no change.
+// made and deleted within the draft is no change. The base must be the newest state.
 func (d *Draft) Seal() (*State, store.Commit) {
-	keys := make([]string, 0, len(d.puts))
-	for key := range d.puts {
-		keys = append(keys, key)
-	}
-	slices.Sort(keys)
-	c := store.Commit{Rev: d.rev, Changes: make([]store.Change, 0, len(keys))}
-	for _, key := range keys {
-		e, was := d.puts[key], d.base.Get(key)
-		if e != nil || was != nil {
-			c.Changes = append(c.Changes, store.Change{Key: key, Entry: e, Prev: was})
+	d.below = nil // published meanwhile
+	c := store.Commit{Rev: d.rev, Changes: make([]store.Change, 0, len(d.puts))}
+	tree := d.base.tree.Clone()
+	d.overlay.Ascend(func(p put) bool {
+		was := d.before(p.key)
+		switch {
+		case p.entry != nil:
+			tree.ReplaceOrInsert(p.entry)
+		case was != nil:
+			tree.Delete(was)
+		default:
+			return true
 		}
-	}
-	return &State{tree: d.tree, rev: d.rev}, c
+		c.Changes = append(c.Changes, store.Change{Key: p.key, Entry: p.entry, Prev: was})
+		return true
+	})
+	d.next = &State{tree: tree, rev: d.rev}
+	return d.next, c
 }
 
 // next returns the state after the changes, whose entries carry their revisions, and the commit with Prev

@@ -24,6 +24,9 @@ type Replica struct {
 	conf Config
 	now  atomic.Pointer[State]
 	size atomic.Int64
+	// index finds the entries of the newest state. It changes in place, so it is only for those whom the
+	// engine serialises with Publish, Apply and Reset: drafts.
+	index map[string]*store.Entry
 
 	mu      sync.Mutex
 	past    history
@@ -46,16 +49,32 @@ func New(s *State, c Config) *Replica {
 		topics: topics{byPrefix: map[string]*topic{}, count: map[int]int{}},
 	}
 	r.now.Store(s)
-	r.size.Store(sizeOf(s))
+	r.take(s)
 	return r
 }
 
-func sizeOf(s *State) int64 {
+// take counts and indexes a whole state.
+func (r *Replica) take(s *State) {
 	var n int64
+	r.index = make(map[string]*store.Entry, s.Len())
 	for e := range s.Scan("", "") {
 		n += entrySize(e)
+		r.index[e.Key] = e
 	}
-	return n
+	r.size.Store(n)
+}
+
+// Draft forks the newest state, or, if there is one on its way, the state that the sealed draft after will
+// make. Only one goroutine at a time may fork, use drafts, Publish, Apply or Reset. A draft is of no use
+// any more when another state than that which it was forked from is published.
+func (r *Replica) Draft(after *Draft, l Limits) *Draft {
+	base := r.now.Load()
+	if after != nil {
+		base = after.next
+	}
+	d := newDraft(base, l)
+	d.index, d.below = r.index, after
+	return d
 }
 
 func entrySize(e *store.Entry) int64 {
@@ -87,7 +106,7 @@ func (r *Replica) View(ctx context.Context, f func(store.Tx) error) error {
 		return err
 	}
 	s := r.Now()
-	t := &Tx{begun: s.tree, tree: s.tree, rev: s.rev}
+	t := &Tx{tree: s.tree, rev: s.rev}
 	if err := f(t); err != nil {
 		return err
 	}
@@ -111,6 +130,11 @@ func (r *Replica) publish(s *State, c store.Commit) {
 	var grown int64
 	for _, ch := range c.Changes {
 		grown += entrySize(ch.Entry) - entrySize(ch.Prev)
+		if ch.Entry != nil {
+			r.index[ch.Key] = ch.Entry
+		} else {
+			delete(r.index, ch.Key)
+		}
 	}
 	r.size.Add(grown)
 	r.past.add(c)
@@ -149,7 +173,7 @@ func (r *Replica) Reset(s *State) {
 	now := r.now.Load()
 	commits, ok := missed(now, s)
 	r.now.Store(s)
-	r.size.Store(sizeOf(s))
+	r.take(s)
 	if !ok {
 		r.past.forget(now.rev)
 		r.past.horizon = s.rev

@@ -65,6 +65,4 @@ func scan(t *tree, prefix, after string) iter.Seq[*store.Entry] {
 }
 
 // Draft forks the state. Only one goroutine at a time may fork states of one replica or use its drafts.
-func (s *State) Draft(l Limits) *Draft {
-	return &Draft{base: s, tree: s.tree, rev: s.rev + 1, limits: l, puts: map[string]*store.Entry{}}
-}
+func (s *State) Draft(l Limits) *Draft { return newDraft(s, l) }

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -17,36 +18,90 @@ const maxKey = 1024
 
 // Tx is a store.Tx over a state or a draft. The zero Tx is of no use.
 type Tx struct {
-	begun    *tree // what the transaction found
-	tree     *tree // the same with its own puts
-	rev      int64
-	limits   Limits
-	writable bool
-	owned    bool // tree is this transaction's own fork
-	puts     map[string]*store.Entry
-	size     int
-	err      error
-	pivot    store.Entry // saves an allocation per Get
+	tree   *tree  // of the state below
+	draft  *Draft // nil in a view
+	rev    int64
+	limits Limits
+	puts   map[string]*store.Entry // nil: deleted
+	size   int
+	err    error
+	pivot  store.Entry // saves an allocation per Get
 }
 
 var _ store.Tx = (*Tx)(nil)
 
 // Get returns the entry, or nil.
 func (t *Tx) Get(key string) *store.Entry {
-	t.pivot.Key = key
-	e, _ := t.tree.Get(&t.pivot)
-	return e
+	if t.draft == nil {
+		t.pivot.Key = key
+		e, _ := t.tree.Get(&t.pivot)
+		return e
+	}
+	if e, ok := t.puts[key]; ok {
+		return e
+	}
+	return t.draft.get(key)
 }
 
 // Scan yields the entries as they are when the loop starts: what the loop's body puts is not seen by it.
 func (t *Tx) Scan(prefix, after string) iter.Seq[*store.Entry] {
 	return func(yield func(*store.Entry) bool) {
-		now := t.tree
-		if t.owned { // a tree must not be changed under an iteration
-			t.tree = now.Clone()
+		over := t.over(prefix, after)
+		if len(over) == 0 {
+			scan(t.tree, prefix, after)(yield)
+			return
 		}
-		scan(now, prefix, after)(yield)
+		for e := range scan(t.tree, prefix, after) {
+			for len(over) > 0 && over[0].key < e.Key {
+				if p := over[0].entry; p != nil && !yield(p) {
+					return
+				}
+				over = over[1:]
+			}
+			if len(over) > 0 && over[0].key == e.Key {
+				e, over = over[0].entry, over[1:]
+			}
+			if e != nil && !yield(e) {
+				return
+			}
+		}
+		for _, p := range over {
+			if p.entry != nil && !yield(p.entry) {
+				return
+			}
+		}
 	}
+}
+
+// over returns what lies over the tree in a range, in key order.
+func (t *Tx) over(prefix, after string) []put {
+	if t.draft == nil {
+		return nil
+	}
+	var own []put
+	for key, e := range t.puts {
+		if strings.HasPrefix(key, prefix) && key > after {
+			own = append(own, put{key, e})
+		}
+	}
+	slices.SortFunc(own, func(a, b put) int { return strings.Compare(a.key, b.key) })
+	var all []put
+	t.draft.overlay.AscendGreaterOrEqual(put{key: max(prefix, after)}, func(p put) bool {
+		if !strings.HasPrefix(p.key, prefix) {
+			return false
+		}
+		for len(own) > 0 && own[0].key < p.key {
+			all, own = append(all, own[0]), own[1:]
+		}
+		if len(own) > 0 && own[0].key == p.key {
+			p, own = own[0], own[1:]
+		}
+		if p.key > after {
+			all = append(all, p)
+		}
+		return true
+	})
+	return append(all, own...)
 }
 
 // Rev is the revision of the state that the transaction reads.
@@ -61,37 +116,34 @@ func (t *Tx) Put(e *store.Entry) {
 		t.fail(tooLarge("the value of "+clip(e.Key)+", in bytes,", len(e.Value), t.limits.Value))
 		return
 	}
-	t.own()
-	if was, ok := t.puts[e.Key]; ok {
-		t.size -= t.weight(e.Key, was)
-	}
-	t.puts[e.Key] = e
-	t.size += t.weight(e.Key, e)
-	t.tree.ReplaceOrInsert(e)
+	t.set(e.Key, e)
 	t.checkSize()
 }
 
 // Delete removes the key, if it is there.
 func (t *Tx) Delete(key string) {
-	if !t.may(key) {
+	if !t.may(key) || t.Get(key) == nil {
 		return
 	}
-	was := t.Get(key)
-	if was == nil {
-		return
-	}
-	t.own()
-	t.tree.Delete(was)
-	if put, ok := t.puts[key]; ok {
-		t.size -= t.weight(key, put)
-	}
-	if !t.begun.Has(was) {
+	if t.draft.get(key) == nil { // made by this transaction
+		t.size -= t.weight(key, t.puts[key])
 		delete(t.puts, key)
 		return
 	}
-	t.puts[key] = nil
-	t.size += t.weight(key, nil)
+	t.set(key, nil)
 	t.checkSize()
+}
+
+// set notes what becomes of a key.
+func (t *Tx) set(key string, e *store.Entry) {
+	if was, ok := t.puts[key]; ok {
+		t.size -= t.weight(key, was)
+	}
+	if t.puts == nil {
+		t.puts = map[string]*store.Entry{}
+	}
+	t.puts[key] = e
+	t.size += t.weight(key, e)
 }
 
 // Err is what was wrong with the puts so far.
@@ -102,7 +154,7 @@ func (t *Tx) Changed() bool { return len(t.puts) > 0 }
 
 func (t *Tx) may(key string) bool {
 	switch {
-	case !t.writable:
+	case t.draft == nil:
 		t.fail(fault.New(fault.Internal, "a view put %s; only an update may", clip(key)))
 	case len(key) < 2 || key[0] != '/' || len(key) > maxKey:
 		t.fail(fault.New(fault.Internal, "%s is no key: one starts with / and has 2 to %d bytes", clip(key), maxKey))
@@ -112,15 +164,6 @@ func (t *Tx) may(key string) bool {
 		return true
 	}
 	return false
-}
-
-func (t *Tx) own() {
-	if t.owned {
-		return
-	}
-	t.owned = true
-	t.puts = map[string]*store.Entry{}
-	t.tree = t.tree.Clone()
 }
 
 func (t *Tx) weight(key string, e *store.Entry) int {
