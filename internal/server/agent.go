@@ -182,14 +182,7 @@ func (s *Server) takeStatus(tx store.Tx, c *call, st *wire.Status, ack *wire.Ack
 			return err
 		}
 	}
-	for i := range st.VMs {
-		if err := s.takeVM(tx, c.Host, st.VMs[i], by); err != nil {
-			if !refusedOnly(err) {
-				return fmt.Errorf("take the report about VM %s: %w", clip(st.VMs[i].UID), err)
-			}
-			ack.Ignored = append(ack.Ignored, clean(clip(st.VMs[i].UID))+": "+clean(fault.Text(err)))
-		}
-	}
+	// Events first: the last of a VM comes with the proof that releases it.
 	for _, e := range st.Events {
 		if !holds(tx, c.Host, e.Object) || len(e.Reason) > maxReason {
 			ack.Ignored = append(ack.Ignored, "event about "+clean(clip(string(e.Object.Kind)+" "+e.Object.Tenant+"/"+e.Object.Name)))
@@ -197,6 +190,14 @@ func (s *Server) takeStatus(tx store.Tx, c *call, st *wire.Status, ack *wire.Ack
 		}
 		if err := s.agentEvent(tx, e); err != nil {
 			return err
+		}
+	}
+	for i := range st.VMs {
+		if err := s.takeVM(tx, c.Host, st.VMs[i], by); err != nil {
+			if !refusedOnly(err) {
+				return fmt.Errorf("take the report about VM %s: %w", clip(st.VMs[i].UID), err)
+			}
+			ack.Ignored = append(ack.Ignored, clean(clip(st.VMs[i].UID))+": "+clean(fault.Text(err)))
 		}
 	}
 	return nil
