@@ -24,16 +24,22 @@ need_tools() {
 	done
 	((${#missing[@]})) || return 0
 	command -v apt-get >/dev/null || die "this machine lacks ${missing[*]} and has no apt-get" "install them and run again"
-	say "installing ${missing[*]} by apt-get"
 	apt_install "${missing[@]}"
+}
+
+# need_file FILE PACKAGE
+need_file() {
+	[[ -e $1 ]] || apt_install "$2"
+	[[ -e $1 ]] || die "package $2 has no $1" "install a release of $2 that has it"
 }
 
 apt_install() {
 	local log
 	log=$(mktemp)
+	say "installing $* by apt-get"
 	# The lists of a fresh machine may be empty or old: refresh them only when the install does not go.
-	if ! apt-get install -y -q --no-install-recommends "$@" >"$log" 2>&1 &&
-		! { apt-get update -q && apt-get install -y -q --no-install-recommends "$@"; } >"$log" 2>&1; then
+	if ! DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@" >"$log" 2>&1 &&
+		! { apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"; } >"$log" 2>&1; then
 		tail -n 15 "$log" >&2
 		rm -f "$log"
 		die "apt-get did not install $*" "install them by hand and run again"

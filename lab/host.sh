@@ -7,8 +7,9 @@
 # executes before it powers off; the host writes there report (what inhost.sh says), logs.tar and console.
 # ACCEL is tcg or kvm (probe.sh tells which works).
 #
-# The host: q35 with VT-d, two NUMA nodes of one processor and 1.5 GiB each, and an Intel 82576 (igb, SR-IOV) behind
-# a root port on node 1. Its wire ends in an unconnected hub: it has link, and no frame leaves the emulator.
+# The host: q35 with VT-d, two NUMA nodes of 1.5 GiB, and an Intel 82576 (igb, SR-IOV) behind a root port on node 1,
+# which has two of the three processors: room for two VMs beside their VFs. The NIC's wire ends in an unconnected
+# hub: it has link, and no frame leaves the emulator.
 #
 # QEMU comes from the Debian 13 root and runs inside it: igb works there (10.0.13) and is broken or missing in the
 # QEMU of Debian 12 (7.2, 10.0.2) and Ubuntu 24.04 (8.2). The mounts this takes live in a namespace of the process.
@@ -18,9 +19,9 @@ cache=$1 run=$2 accel=$3
 # shellcheck disable=SC2054 # the commas are QEMU's
 args=(
 	-name hypervisor -nodefaults -display none -no-reboot
-	-machine q35,kernel-irqchip=split,sata=off,smbus=off,i8042=off,vmport=off -smp 2 -m 3G
+	-machine q35,kernel-irqchip=split,sata=off,smbus=off,i8042=off,vmport=off -smp 3 -m 3G
 	-object memory-backend-ram,id=m0,size=1536M -numa node,nodeid=0,cpus=0,memdev=m0
-	-object memory-backend-ram,id=m1,size=1536M -numa node,nodeid=1,cpus=1,memdev=m1
+	-object memory-backend-ram,id=m1,size=1536M -numa node,nodeid=1,cpus=1-2,memdev=m1
 	-device intel-iommu,intremap=on,caching-mode=on
 	-device pxb-pcie,id=pxb1,bus_nr=128,numa_node=1,bus=pcie.0
 	-device pcie-root-port,id=rp1,bus=pxb1,chassis=1,slot=1

@@ -71,7 +71,7 @@ commission() {
 
 create() {
 	local vm=$1
-	apply "$vm"
+	apply "$vm" || return
 	attached "$vm"
 }
 
@@ -79,7 +79,7 @@ create() {
 crash_while_creating() {
 	local vm=$1 before deadline
 	before=$(tagged)
-	apply "$vm"
+	apply "$vm" || return
 	deadline=$((SECONDS + 60))
 	until [[ $(tagged) != "$before" ]] || ((SECONDS > deadline)); do sleep 0.05; done
 	kill_agent
@@ -124,7 +124,8 @@ delete() {
 
 apply() {
 	verbena apply -f "$lab/manifests/network.yaml" -f "$lab/manifests/$1.yaml" >>"$logs/cli.log" 2>&1
-	is "apply of VM $1" 0 $?
+	local status=$?
+	is "apply of VM $1" 0 "$status"
 }
 
 # attached checks that what the API says of a running VM's VF is what kernel and QEMU have.

@@ -14,6 +14,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
 readonly suite=trixie
 readonly mirror=${VERBENA_LAB_MIRROR:-http://deb.debian.org/debian}
+readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg # without it debootstrap would trust whatever it gets
 readonly packages=(
 	systemd-sysv udev kmod dbus initramfs-tools linux-image-amd64
 	iproute2 pciutils rdma-core
@@ -34,6 +35,7 @@ main() {
 	fi
 	need_root "building the lab's root"
 	need_tools debootstrap:debootstrap mke2fs:e2fsprogs unshare:util-linux setpriv:util-linux flock:util-linux
+	need_file "$keyring" debian-archive-keyring
 	mkdir -p "$cache"
 	need_disk "$cache" 4
 	exec 9>"$cache/lock"
@@ -61,7 +63,7 @@ build() {
 
 install_debian() {
 	local root=$1
-	"${apart[@]}" debootstrap --variant=minbase "$suite" "$root" "$mirror" || return
+	"${apart[@]}" debootstrap --variant=minbase --force-check-gpg --keyring="$keyring" "$suite" "$root" "$mirror" || return
 	echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/lab"
 	printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d"
 	chmod 755 "$root/usr/sbin/policy-rc.d"
