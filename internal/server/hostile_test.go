@@ -2,7 +2,10 @@ package server
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -14,6 +17,7 @@ import (
 	"github.com/verbena-cloud/verbena/internal/auth"
 	"github.com/verbena-cloud/verbena/internal/fault"
 	"github.com/verbena-cloud/verbena/internal/object"
+	"github.com/verbena-cloud/verbena/internal/pki"
 	"github.com/verbena-cloud/verbena/internal/store"
 	"github.com/verbena-cloud/verbena/internal/wire"
 	"pgregory.net/rapid"
@@ -113,6 +117,59 @@ func TestWatchKnowsALostRoleAtOnce(t *testing.T) {
 		across.cancel()
 		<-across.ended
 	})
+}
+
+// A server whose CA was lost says so at its start, until agents have joined anew.
+func TestAnotherCAIsTold(t *testing.T) {
+	x := newSite(t)
+	restart := func(ca *pki.CA) (*Server, string) {
+		log := &safeBuffer{}
+		s, err := assemble(t.Context(), Config{CA: ca, Listen: "127.0.0.1:0"}, Deps{Store: x.db, Log: slog.New(slog.NewTextHandler(log, nil)), Now: x.clock.Now})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s, log.String()
+	}
+	m, err := pki.NewMaterial(x.clock.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := pki.New(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const words = "the CA is not the one of before"
+	x.mustJoin("hv-1")
+	if _, log := restart(x.ca); strings.Contains(log, words) {
+		t.Errorf("the same CA: %s", log)
+	}
+	for range 2 {
+		if _, log := restart(other); !strings.Contains(log, words) || !strings.Contains(log, "agents=1") {
+			t.Errorf("another CA: %s", log)
+		}
+	}
+	if _, log := restart(x.ca); strings.Contains(log, words) {
+		t.Errorf("the old CA is back: %s", log)
+	}
+}
+
+// Paths that the mux would rewrite are not there: no redirect, no page in HTML.
+func TestUncleanPathsAreProblems(t *testing.T) {
+	f := newFixture(t)
+	for _, path := range []string{"//v1//tenants", "/v1/tenants/a/../b", "/v1/tenants//networks", "/v1/./tenants", "/v1/tenants/%2e%2e/users", "//evil.example/x"} {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+		u, err := url.ParseRequestURI("http://verbena" + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.URL = u
+		r.Header.Set(as, "admin")
+		w := httptest.NewRecorder()
+		f.s.ServeHTTP(w, r)
+		if w.Code != http.StatusNotFound || w.Header().Get("Content-Type") != problemType {
+			t.Errorf("%s: %d %s %s", path, w.Code, w.Header(), w.Body)
+		}
+	}
 }
 
 // What is kept is shared out: who has little keeps all of it, however much noise others make.

@@ -1,6 +1,7 @@
 package server
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -32,6 +33,7 @@ const (
 	certKeys     = "/auth/cert/"     // host → certRecord
 	usedKey      = "/auth/used"      // usedRecord
 	caKey        = "/auth/ca"        // caRecord, with a store that is not our own disk
+	caHashKey    = "/auth/ca-hash"   // caHashRecord
 )
 
 // The first user, and how long its token lasts.
@@ -81,6 +83,9 @@ func (s *Server) openIdentity(ctx context.Context, notice io.Writer) error {
 	if err := s.openTLS(ctx); err != nil {
 		return err
 	}
+	if err := s.noteCA(ctx); err != nil {
+		return fmt.Errorf("compare the CA: %w", err)
+	}
 	if err := s.reindex(ctx); err != nil {
 		return fmt.Errorf("index the members of tenants: %w", err)
 	}
@@ -123,6 +128,65 @@ func (s *Server) openTLS(ctx context.Context) error {
 	}
 	s.cfg.TLS = s.ident.tls.TLS()
 	return nil
+}
+
+// caHashRecord says of which CA the agents have their certificates.
+type caHashRecord struct {
+	Hash []byte `json:"hash"`
+}
+
+// noteCA tells the operator when the CA is not the one that the agents know, since its files were lost or
+// left behind in a move: nothing else would show until agents fail to connect.
+func (s *Server) noteCA(ctx context.Context) error {
+	if s.ident.ca == nil {
+		return nil
+	}
+	agents := 0
+	_, err := s.db.Update(ctx, func(tx store.Tx) error {
+		agents = 0
+		if tx.Get(caHashKey) == nil {
+			return s.keepCA(tx)
+		}
+		same, err := s.sameCA(tx)
+		if err != nil || same {
+			return err
+		}
+		for range tx.Scan(certKeys, "") {
+			agents++
+		}
+		if agents == 0 {
+			return s.keepCA(tx)
+		}
+		return nil // until one has joined with the new CA, the old one may come back
+	})
+	if err == nil && agents > 0 {
+		s.log.WarnContext(ctx, "the CA is not the one of before: agents will refuse this server, each has to join again; "+
+			"if ca.crt and ca.key of before still exist, stop, put them into the data directory and start again", "agents", agents)
+	}
+	return err
+}
+
+// sameCA reports whether the CA is the one of which the agents have their certificates.
+func (s *Server) sameCA(tx store.Tx) (bool, error) {
+	e := tx.Get(caHashKey)
+	if e == nil {
+		return false, nil
+	}
+	old, err := store.Peek[caHashRecord](e)
+	if err != nil {
+		return false, err
+	}
+	hash := s.ident.ca.Hash()
+	return bytes.Equal(old.Hash, hash[:]), nil
+}
+
+// keepCA notes that agents have certificates of the CA.
+func (s *Server) keepCA(tx store.Tx) error {
+	if same, err := s.sameCA(tx); err != nil || same {
+		return err
+	}
+	hash := s.ident.ca.Hash()
+	return store.Put(tx, caHashKey, &caHashRecord{Hash: hash[:]})
 }
 
 // caRecord is the CA in the store, sealed by the key file.

@@ -168,6 +168,9 @@ func (s *Server) admitAgent(ctx context.Context, c *call, r wire.Join) (wire.Gra
 		}
 		// One token, one certificate: the second of two who use it at once finds it gone.
 		tx.Delete(joinKey(token))
+		if err := s.keepCA(tx); err != nil {
+			return err
+		}
 		if err := store.Put(tx, certKeys+token.Host, &certRecord{HostUID: uid, Serial: signed.Serial, Expires: signed.Expires}); err != nil {
 			return err
 		}

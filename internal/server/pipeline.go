@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"path"
 	"runtime/debug"
 	"strings"
 	"time"
@@ -26,6 +27,11 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	secure(h, r.TLS != nil)
 	out := &reply{ResponseWriter: w, call: c}
 	defer s.finish(r, c, out)
+	if p := r.URL.Path; p != "/" && path.Clean(p) != strings.TrimSuffix(p, "/") {
+		// The mux would redirect to what it thinks was meant.
+		c.writeProblem(out, fault.New(fault.NotFound, "there is no %s; GET /openapi.json lists what there is", clip(p)))
+		return
+	}
 	s.mux.ServeHTTP(out, r.WithContext(context.WithValue(r.Context(), callKey{}, c)))
 }
 
