@@ -115,7 +115,7 @@ func TestWatchNoticesSilence(t *testing.T) {
 		silent := func(r *http.Request) (*http.Response, error) {
 			pr, pw := io.Pipe()
 			context.AfterFunc(r.Context(), func() { pw.CloseWithError(r.Context().Err()) })
-			return &http.Response{StatusCode: 200, Header: http.Header{"Content-Type": {stream}}, Body: pr}, nil
+			return &http.Response{StatusCode: http.StatusOK, Header: http.Header{"Content-Type": {stream}}, Body: pr}, nil
 		}
 		w := &wire{answers: []func(*http.Request) (*http.Response, error){silent, reply(401, problem, `{"code":"unauthenticated","status":401}`)}}
 		start := time.Now()

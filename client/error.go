@@ -100,7 +100,7 @@ func untrusted(err error) bool {
 // bare drops the method and URL that net/http puts before each error.
 func bare(err error) error {
 	type wrapper interface{ Unwrap() error }
-	if u, ok := err.(wrapper); ok && strings.Contains(err.Error(), "://") { //nolint:errorlint // the outermost layer only
+	if u, ok := err.(wrapper); ok && strings.Contains(err.Error(), "://") { // the outermost layer only
 		if in := u.Unwrap(); in != nil {
 			return in
 		}

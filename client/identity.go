@@ -19,13 +19,15 @@ import (
 // Login exchanges a password for a token.
 func (c *Client) Login(ctx context.Context, r api.LoginRequest) (api.TokenGrant, error) {
 	var out api.TokenGrant
-	return out, c.post(ctx, "/v1/login", r, &out)
+	err := c.post(ctx, "/v1/login", r, &out)
+	return out, err
 }
 
 // WhoAmI returns the caller's own identity.
 func (c *Client) WhoAmI(ctx context.Context) (api.WhoAmI, error) {
 	var out api.WhoAmI
-	return out, c.get(ctx, "/v1/whoami", nil, &out)
+	err := c.get(ctx, "/v1/whoami", nil, &out)
+	return out, err
 }
 
 // ChangePassword replaces the caller's own password and ends all other sessions.
@@ -36,7 +38,8 @@ func (c *Client) ChangePassword(ctx context.Context, r api.PasswordChange) error
 // CreateToken makes a token; the answer is the only one that holds its secret.
 func (c *Client) CreateToken(ctx context.Context, r api.TokenRequest) (api.TokenGrant, error) {
 	var out api.TokenGrant
-	return out, c.post(ctx, "/v1/tokens", r, &out)
+	err := c.post(ctx, "/v1/tokens", r, &out)
+	return out, err
 }
 
 // Tokens lists a user's tokens; an empty user is the caller.
@@ -46,19 +49,20 @@ func (c *Client) Tokens(ctx context.Context, user string) (api.List[api.Token], 
 		query.Set("user", user)
 	}
 	var out api.List[api.Token]
-	return out, c.get(ctx, "/v1/tokens", query, &out)
+	err := c.get(ctx, "/v1/tokens", query, &out)
+	return out, err
 }
 
 // DeleteToken ends a token, by its id or one of one's own by name.
 func (c *Client) DeleteToken(ctx context.Context, name string) error {
-	_, err := c.call(ctx, request{method: http.MethodDelete, path: "/v1/tokens/" + escape(name)}, nil)
-	return err
+	return c.call(ctx, request{method: http.MethodDelete, path: "/v1/tokens/" + escape(name)}, nil)
 }
 
 // CreateJoinToken makes the one-time token by which a host's agent joins.
 func (c *Client) CreateJoinToken(ctx context.Context, r api.JoinTokenRequest) (api.JoinTokenGrant, error) {
 	var out api.JoinTokenGrant
-	return out, c.post(ctx, "/v1/join-tokens", r, &out)
+	err := c.post(ctx, "/v1/join-tokens", r, &out)
+	return out, err
 }
 
 // Authority is a certificate authority as a server shows it, not yet trusted.

@@ -213,8 +213,7 @@ func (o Objects[T]) create(ctx context.Context, tenant string, in *T, w Write, o
 	r := w.request(http.MethodPost, o.path(tenant, ""), in)
 	r.header.Set("Idempotency-Key", newKey())
 	r.repeat = true
-	_, err := o.c.call(ctx, r, out)
-	return err
+	return o.c.call(ctx, r, out)
 }
 
 // Replace replaces the object's labels and spec.
@@ -225,8 +224,7 @@ func (o Objects[T]) Replace(ctx context.Context, tenant, name string, in *T, w W
 	r := w.request(http.MethodPut, o.path(tenant, name), in)
 	r.repeat = w.Revision == 0 // with one, the second try would meet the change of the first
 	out := new(T)
-	_, err := o.c.call(ctx, r, out)
-	return out, err
+	return out, o.c.call(ctx, r, out)
 }
 
 // Delete asks for the object's end. It returns the object if it stays until what it holds is proven free,
@@ -236,7 +234,7 @@ func (o Objects[T]) Delete(ctx context.Context, tenant, name string, w Write) (*
 		return nil, err
 	}
 	var raw json.RawMessage
-	if _, err := o.c.call(ctx, w.request(http.MethodDelete, o.path(tenant, name), nil), &raw); err != nil || len(raw) == 0 {
+	if err := o.c.call(ctx, w.request(http.MethodDelete, o.path(tenant, name), nil), &raw); err != nil || len(raw) == 0 {
 		return nil, err
 	}
 	out := new(T)

@@ -11,18 +11,19 @@ import (
 // not an error.
 func (c *Client) PlanVM(ctx context.Context, tenant string, vm *api.VM) (api.VMPlan, error) {
 	var plan api.VMPlan
-	return plan, c.VMs().create(ctx, tenant, vm, Write{DryRun: true}, &plan)
+	err := c.VMs().create(ctx, tenant, vm, Write{DryRun: true}, &plan)
+	return plan, err
 }
 
 // ExplainVM says host by host what is possible for a VM, as things are now.
 func (c *Client) ExplainVM(ctx context.Context, tenant, name string) (api.Explanation, error) {
 	var out api.Explanation
-	return out, c.get(ctx, c.VMs().path(tenant, name)+"/explain", nil, &out)
+	err := c.get(ctx, c.VMs().path(tenant, name)+"/explain", nil, &out)
+	return out, err
 }
 
 // RebuildVM makes the VM anew from its image, with the same VFs and addresses.
 func (c *Client) RebuildVM(ctx context.Context, tenant, name string) (*api.VM, error) {
 	out := new(api.VM)
-	_, err := c.call(ctx, request{method: http.MethodPost, path: c.VMs().path(tenant, name) + "/rebuild"}, out)
-	return out, err
+	return out, c.call(ctx, request{method: http.MethodPost, path: c.VMs().path(tenant, name) + "/rebuild"}, out)
 }

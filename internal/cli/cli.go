@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,7 +42,11 @@ func Main(ctx context.Context, env Env, args []string, programs Programs) int {
 	if env.Now == nil {
 		env.Now = time.Now
 	}
-	a := &app{env: env, programs: programs, words: NewWords(Language(args, env.Getenv), catalogue)}
+	// What is told while work goes on comes from a goroutine of its own, and both outputs may be one file.
+	lock := &sync.Mutex{}
+	own := [2]io.Writer{env.Stdout, env.Stderr}
+	env.Stdout, env.Stderr = &locked{lock, env.Stdout}, &locked{lock, env.Stderr}
+	a := &app{env: env, own: own, programs: programs, words: NewWords(Language(args, env.Getenv), catalogue)}
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
@@ -56,9 +61,23 @@ func Main(ctx context.Context, env Env, args []string, programs Programs) int {
 	return exitCode(err)
 }
 
+// locked is a writer that several goroutines may use.
+type locked struct {
+	mu *sync.Mutex
+	w  io.Writer
+}
+
+// Write writes all of p before anybody else's.
+func (l *locked) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.w.Write(p)
+}
+
 // app is one run of the command line.
 type app struct {
 	env      Env
+	own      [2]io.Writer // stdout and stderr as they were given, for programs of others
 	programs Programs
 	words    Words
 	flags    flags

@@ -63,7 +63,7 @@ func (a *app) config() (*config, error) {
 		return nil, fmt.Errorf("read the configuration: %w", err)
 	default:
 		if err := yaml.UnmarshalWithOptions(text, c, yaml.Strict()); err != nil {
-			return nil, fmt.Errorf("%s: %s", path, yaml.FormatError(err, false, false)) //nolint:errorlint // the text without its source: it may hold a token
+			return nil, fmt.Errorf("%s: %s", path, yaml.FormatError(err, false, false)) // without its source: it may hold a token
 		}
 		if info, err := os.Stat(path); err == nil && info.Mode().Perm()&0o077 != 0 {
 			a.note("%s", a.tr("warning: %s holds tokens and others may read it; run: chmod 600 %s", path, path))

@@ -264,16 +264,16 @@ func uses(v api.VM, s subject) bool {
 }
 
 // edit changes one object's spec, against whatever else happens to it meanwhile.
-func (a *app) edit(ctx context.Context, c *connection, s subject, change func(spec map[string]any)) (*json.RawMessage, error) {
+func (a *app) edit(ctx context.Context, c *connection, s subject, change func(spec map[string]any)) error {
 	objects := c.Raw(s.Type)
 	for try := 1; ; try++ {
 		raw, err := objects.Get(ctx, s.tenant, s.name)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		tree, revision, err := decodeTree(*raw)
 		if err != nil {
-			return nil, fmt.Errorf("read %s: %w", s, err)
+			return fmt.Errorf("read %s: %w", s, err)
 		}
 		spec, ok := tree["spec"].(map[string]any)
 		if !ok {
@@ -283,13 +283,13 @@ func (a *app) edit(ctx context.Context, c *connection, s subject, change func(sp
 		change(spec)
 		b, err := json.Marshal(tree)
 		if err != nil {
-			return nil, fmt.Errorf("encode %s: %w", s, err)
+			return fmt.Errorf("encode %s: %w", s, err)
 		}
 		in := json.RawMessage(b)
-		out, err := objects.Replace(ctx, s.tenant, s.name, &in, client.Write{Revision: revision})
+		_, err = objects.Replace(ctx, s.tenant, s.name, &in, client.Write{Revision: revision})
 		if client.Is(err, string(fault.Precondition)) && try < 5 {
 			continue
 		}
-		return out, err
+		return err
 	}
 }

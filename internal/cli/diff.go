@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/goccy/go-yaml"
@@ -142,7 +143,7 @@ func (a *app) externalDiff(ctx context.Context, tool, name, old, mine string) er
 	}
 	words := strings.Fields(tool)
 	cmd := exec.CommandContext(ctx, words[0], append(words[1:], paths...)...) //nolint:gosec // the reader's own choice
-	cmd.Stdout, cmd.Stderr = a.env.Stdout, a.env.Stderr
+	cmd.Stdout, cmd.Stderr = a.own[0], a.own[1]                               // a terminal stays one
 	if err := cmd.Run(); err != nil {
 		if e, ok := errors.AsType[*exec.ExitError](err); ok && e.ExitCode() == 1 {
 			return nil // as diff(1): there are differences
@@ -262,7 +263,7 @@ func span(first, n int) string {
 		first--
 	}
 	if n == 1 {
-		return fmt.Sprint(first)
+		return strconv.Itoa(first)
 	}
 	return fmt.Sprintf("%d,%d", first, n)
 }

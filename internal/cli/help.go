@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -123,7 +124,7 @@ func (a *app) helpCommand() *cobra.Command {
 			case "exit-codes":
 				t := Table{Heads: []string{a.tr("CODE"), a.tr("MEANING")}}
 				for _, m := range a.exitCodes() {
-					t.Rows = append(t.Rows, []string{fmt.Sprint(m.code), m.text})
+					t.Rows = append(t.Rows, []string{strconv.Itoa(m.code), m.text})
 				}
 				return t.Write(w)
 			case "environment":

@@ -77,7 +77,7 @@ func (a *app) cordonCommand(verb, mode string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := a.edit(c.Context(), conn, s, func(spec map[string]any) { spec["maintenance"] = mode }); err != nil {
+			if err := a.edit(c.Context(), conn, s, func(spec map[string]any) { spec["maintenance"] = mode }); err != nil {
 				return err
 			}
 			fmt.Fprintf(a.env.Stdout, "%s %sed\n", s, verb)

@@ -270,7 +270,7 @@ func (r *reader) object(src *source, node, kind ast.Node) {
 		r.add(src, d.start, r.a.tr("kind is missing; there are %s", strings.Join(r.kinds(), ", ")))
 		return
 	}
-	known := false
+	var known bool
 	if d.kind, known = client.TypeOf(name); !known || string(d.kind.Kind) != name || d.kind.ReadOnly {
 		text := r.a.tr("there is no kind %s; there are %s", name, strings.Join(r.kinds(), ", "))
 		if near := nearest(name, r.kinds()); near != "" {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -354,7 +355,7 @@ func (a *app) statusCommand() *cobra.Command {
 			if s.Limit > 0 {
 				size += fmt.Sprintf(" / %d MiB", s.Limit>>20)
 			}
-			a.facts(a.env.Stdout, [][2]string{{a.tr("version"), s.Version}, {a.tr("engine"), s.Engine}, {a.tr("revision"), fmt.Sprint(s.Revision)}, {a.tr("size"), size}})
+			a.facts(a.env.Stdout, [][2]string{{a.tr("version"), s.Version}, {a.tr("engine"), s.Engine}, {a.tr("revision"), strconv.FormatInt(s.Revision, 10)}, {a.tr("size"), size}})
 			a.conditions(a.env.Stdout, s.Conditions)
 			for _, x := range s.Conditions {
 				if x.Status == "False" {

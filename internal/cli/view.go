@@ -186,8 +186,8 @@ func hostShape(now time.Time) shape {
 		col("STATE", func(h *api.Host) string { return h.Status.State }),
 		col("MAINTENANCE", func(h *api.Host) string { return first(h.Spec.Maintenance, "none") }),
 		col("VMS", func(h *api.Host) string { return strconv.Itoa(h.Status.VMs) }),
-		col("VFS", func(h *api.Host) string { return vfCount(h) }),
-		col("VCPUS", func(h *api.Host) string { return cpuCount(h) }),
+		col("VFS", vfCount),
+		col("VCPUS", cpuCount),
 		col("SEEN", func(h *api.Host) string { return age(h.Status.Seen, now) }),
 		col("SIMULATED", func(h *api.Host) string {
 			return yesNo(h.Status.Inventory != nil && h.Status.Inventory.Simulated)

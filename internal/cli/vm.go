@@ -118,7 +118,7 @@ func (a *app) vm(v vmFlags, args []string, tenant string) (*api.VM, error) {
 
 func (a *app) labelled(list []string) (map[string]string, error) {
 	if len(list) == 0 {
-		return nil, nil
+		return nil, nil //nolint:nilnil // no labels are no map
 	}
 	out := map[string]string{}
 	for _, l := range list {
@@ -373,7 +373,7 @@ func (a *app) vmPowerCommand(verb, power string) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if _, err := a.edit(c.Context(), conn, s, func(spec map[string]any) { spec["power"] = power }); err != nil {
+			if err := a.edit(c.Context(), conn, s, func(spec map[string]any) { spec["power"] = power }); err != nil {
 				return err
 			}
 			fmt.Fprintf(a.env.Stdout, "%s power %s\n", s, power)

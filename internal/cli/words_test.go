@@ -99,7 +99,7 @@ func TestCatalogues(t *testing.T) {
 			if a, b := verbs.FindAllString(en, -1), verbs.FindAllString(other, -1); !slices.Equal(a, b) {
 				t.Errorf("%s/zh.json: placeholders of %q are %v, in Chinese %v", dir, en, a, b)
 			}
-			if !strings.ContainsFunc(other, func(r rune) bool { return r > 0x2e00 }) && strings.Trim(other, "%sv:：-jqon or ") != "" {
+			if !strings.ContainsFunc(other, func(r rune) bool { return r > 0x2e00 }) && strings.Trim(other, "%sv:：-jqonr ") != "" {
 				t.Errorf("%s/zh.json: %q is not translated: %q", dir, en, other)
 			}
 		}
