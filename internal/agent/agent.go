@@ -110,7 +110,7 @@ func (d Deps) defaults(cfg Config) (Deps, error) {
 		d.Proc = func(name string) ([]byte, error) { return os.ReadFile(filepath.Join("/proc", name)) }
 	}
 	if d.Holders == nil {
-		d.Holders = vfioHolders("/proc")
+		d.Holders = vfioHolders("/proc", "/dev/vfio")
 	}
 	if d.Modprobe == nil {
 		d.Modprobe = modprobe

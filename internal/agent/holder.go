@@ -14,9 +14,13 @@ import (
 )
 
 // vfioHolders returns a scan of all processes' open files for vfio groups. A process that ends meanwhile
-// is no error; one that can't be looked into is, since it might hold what is about to be called free.
-func vfioHolders(proc string) func(context.Context) (map[string][]int, error) {
+// is no error; one that can't be looked into is, since it might hold what is about to be called free. Where
+// dev (/dev/vfio) has no group at all there is nothing to hold, and nobody is looked at.
+func vfioHolders(proc, dev string) func(context.Context) (map[string][]int, error) {
 	return func(ctx context.Context) (map[string][]int, error) {
+		if some, err := anyGroup(dev); err != nil || !some {
+			return nil, err
+		}
 		procs, err := os.ReadDir(proc)
 		if err != nil {
 			return nil, fmt.Errorf("list processes: %w", err)
@@ -42,6 +46,23 @@ func vfioHolders(proc string) func(context.Context) (map[string][]int, error) {
 		}
 		return out, nil
 	}
+}
+
+// anyGroup reports whether a function is bound to vfio: then its group (/dev/vfio/N) or device
+// (/dev/vfio/devices/vfioN) has a node, until the last holder lets go.
+func anyGroup(dev string) (bool, error) {
+	for _, dir := range []string{dev, filepath.Join(dev, "devices")} {
+		list, err := os.ReadDir(dir)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return false, fmt.Errorf("list vfio groups: %w", err)
+		}
+		for _, e := range list {
+			if n := e.Name(); n != "vfio" && n != "devices" {
+				return true, nil
+			}
+		}
+	}
+	return false, nil
 }
 
 // openGroups returns the vfio groups among a process's open files.

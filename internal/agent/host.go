@@ -19,6 +19,7 @@ type snapshot struct {
 	cells     []api.Cell
 	iommu     bool
 	openers   map[string][]int
+	blind     string // why openers is not known; empty = it is
 	dom       *domains
 	problems  []string
 }
@@ -78,10 +79,14 @@ func (a *Agent) look(ctx context.Context) (*snapshot, error) {
 	} else {
 		snap.full = last.full
 	}
-	if full || moved || a.strangers(last) {
+	if full || moved || last.blind != "" || a.strangers(last) {
 		var err error
 		if snap.openers, err = a.d.Holders(ctx); err != nil {
-			return nil, err
+			if ctx.Err() != nil {
+				return nil, err
+			}
+			prob.add(err)
+			snap.blind = text(err)
 		}
 	} else {
 		snap.openers = last.openers
@@ -132,6 +137,9 @@ func (a *Agent) lookPCI(ctx context.Context, snap *snapshot, full bool, prob *pr
 		}
 		f.Management = manage[f.Netdev] && f.Netdev != ""
 		a.kernel.detail(ctx, &f, ar, prob)
+		if snap.blind != "" && f.Count > 0 && f.Unread == "" { // who has its VFs can't be seen, so none is free
+			f.Unread = snap.blind
+		}
 		snap.functions = append(snap.functions, f)
 	}
 	slices.SortFunc(snap.functions, func(x, y function) int { return strings.Compare(x.Key+x.PCI.String(), y.Key+y.PCI.String()) })

@@ -132,7 +132,22 @@ func TestHoldersOfThisProcess(t *testing.T) {
 			}
 		}
 	}
-	got, err := vfioHolders(proc)(t.Context())
+	dev := t.TempDir()
+	for _, n := range []string{"vfio", "devices"} { // what is there without any bound function
+		if err := os.Mkdir(filepath.Join(dev, n), 0o750); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := vfioHolders("/nonexistent", dev)(t.Context()); err != nil || len(got) != 0 {
+		t.Errorf("without a group nobody is looked at: %v, %v", got, err)
+	}
+	if err := os.Mkdir(filepath.Join(dev, "42"), 0o750); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := vfioHolders("/nonexistent", dev)(t.Context()); err == nil {
+		t.Error("processes that can't be looked at hold nothing, it says")
+	}
+	got, err := vfioHolders(proc, dev)(t.Context())
 	if err != nil || fmt.Sprint(got) != "map[42:[12] 7:[12]]" {
 		t.Errorf("%v, %v", got, err)
 	}
