@@ -172,6 +172,38 @@ func TestUncleanPathsAreProblems(t *testing.T) {
 	}
 }
 
+// A user has so many watches and no more, and gets places back.
+func TestWatchesOfAUserAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t)
+		var open []*listener
+		for range maxWatches {
+			open = append(open, f.watch("bob", "/v1/flavors?watch=true"))
+		}
+		synctest.Wait()
+		a := f.do("bob", http.MethodGet, "/v1/flavors?watch=true", nil)
+		f.problem(http.StatusTooManyRequests, fault.RateLimited, a)
+		if a.Header.Get("Retry-After") == "" {
+			t.Error("nobody says when to try again")
+		}
+		open = append(open, f.watch("ann", "/v1/flavors?watch=true"))
+		open[0].cancel()
+		<-open[0].ended
+		open = append(open[1:], f.watch("bob", "/v1/flavors?watch=true"))
+		synctest.Wait()
+		if n := f.s.openWatchers(); n != maxWatches+1 {
+			t.Errorf("%v watches are open", n)
+		}
+		for _, l := range open {
+			l.cancel()
+			<-l.ended
+		}
+		if len(f.s.seats.open) != 0 {
+			t.Errorf("places are not given back: %v", f.s.seats.open)
+		}
+	})
+}
+
 // What is kept is shared out: who has little keeps all of it, however much noise others make.
 func TestShareIsFair(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

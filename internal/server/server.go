@@ -86,6 +86,7 @@ type Server struct {
 	epoch    uint64
 	docs     docs
 	pageKey  []byte // signs continue tokens
+	seats    seats
 
 	table []route // every route, in the order of registration
 	tasks []task  // what runs beside the listener until the server stops

@@ -3,10 +3,12 @@ package server
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -21,6 +23,37 @@ import (
 // watchQueue is how many commits wait for one client here. Behind it the store has a bounded queue of its
 // own; a client that lets both fill up is told that it has fallen behind.
 const watchQueue = 64
+
+// maxWatches is how many watches a user may have open. Each costs some 60 KiB, and every commit wakes all of
+// them: with thousands, one tenant would slow down the writes of everybody.
+const maxWatches = 100
+
+// seats counts the open watches of each user.
+type seats struct {
+	mu   sync.Mutex
+	open map[string]int
+}
+
+// enter takes a place for a watch of the caller; leave gives it back.
+func (s *seats) enter(c *call) (leave func(), err error) {
+	who := c.Host + "/" + c.Name
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.open[who] >= maxWatches {
+		return nil, limited(fmt.Sprintf("%d watches of yours are open, more may not be", maxWatches), keepAlive)
+	}
+	if s.open == nil {
+		s.open = map[string]int{}
+	}
+	s.open[who]++
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.open[who]--; s.open[who] == 0 {
+			delete(s.open, who)
+		}
+	}, nil
+}
 
 // bookmark is the data of a bookmark event: everything up to the revision has been sent.
 type bookmark struct {
@@ -54,6 +87,12 @@ func (k *kind[T, P]) watch(ctx context.Context, in *listInput, sel selector) (*a
 	}
 	return &answer{func(hc huma.Context) {
 		r, rw := humago.Unwrap(hc)
+		leave, err := k.s.seats.enter(c)
+		if err != nil {
+			c.writeProblem(rw, err)
+			return
+		}
+		defer leave()
 		w.run(r, rw)
 	}}, nil
 }
