@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -150,6 +152,27 @@ func TestAnotherCAIsTold(t *testing.T) {
 	}
 	if _, log := restart(x.ca); strings.Contains(log, words) {
 		t.Errorf("the old CA is back: %s", log)
+	}
+}
+
+func TestReadableKeyIsTold(t *testing.T) {
+	x, dir := newSite(t), t.TempDir()
+	start := func() string {
+		log := &safeBuffer{}
+		if _, err := assemble(t.Context(), Config{Data: dir, Listen: "127.0.0.1:0"}, Deps{Store: x.db, Log: slog.New(slog.NewTextHandler(log, nil)), Now: x.clock.Now}); err != nil {
+			t.Fatal(err)
+		}
+		return log.String()
+	}
+	const words = "others may read the CA's key"
+	if log := start(); strings.Contains(log, words) {
+		t.Errorf("as it was made: %s", log)
+	}
+	if err := os.Chmod(filepath.Join(dir, "ca.key"), 0o640); err != nil { //nolint:gosec // that is the fault
+		t.Fatal(err)
+	}
+	if log := start(); !strings.Contains(log, words) {
+		t.Errorf("with mode 0640: %s", log)
 	}
 }
 

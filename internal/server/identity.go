@@ -110,6 +110,7 @@ func (s *Server) openTLS(ctx context.Context) error {
 		s.ident.ca, err = s.sealedCA(ctx)
 	case s.cfg.Data != "":
 		s.ident.ca, err = pki.Open(s.cfg.Data, s.now())
+		s.lookAtKey(ctx, filepath.Join(s.cfg.Data, "ca.key"))
 	default:
 		return nil // plain HTTP, tests only: nobody can join
 	}
@@ -128,6 +129,14 @@ func (s *Server) openTLS(ctx context.Context) error {
 	}
 	s.cfg.TLS = s.ident.tls.TLS()
 	return nil
+}
+
+// lookAtKey tells the operator of a CA's key that others may read, such as one that was copied back by hand:
+// whoever has it can be any host.
+func (s *Server) lookAtKey(ctx context.Context, path string) {
+	if i, err := os.Stat(path); err == nil && i.Mode().Perm()&0o077 != 0 {
+		s.log.WarnContext(ctx, "others may read the CA's key; take that from them: chmod 600", "path", path, "mode", i.Mode().Perm().String())
+	}
 }
 
 // caHashRecord says of which CA the agents have their certificates.
