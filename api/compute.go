@@ -9,14 +9,14 @@ import (
 // Flavor is a size of VM, and whether and how it gets RDMA.
 type Flavor struct {
 	Meta
-	Spec   FlavorSpec   `json:"spec"`
-	Status FlavorStatus `json:"status,omitzero"`
+	Spec   FlavorSpec   `json:"spec" doc:"What is wanted: people write it"`
+	Status FlavorStatus `json:"status,omitzero" doc:"What is: the system writes it"`
 }
 
 // FlavorSpec is what an operator offers.
 type FlavorSpec struct {
-	VCPUs     int    `json:"vcpus" minimum:"1" maximum:"1024"`
-	Memory    string `json:"memory" example:"16GiB"`
+	VCPUs     int    `json:"vcpus" minimum:"1" maximum:"1024" doc:"vCPUs of a VM; dealt evenly to its cells"`
+	Memory    string `json:"memory" example:"16GiB" doc:"Memory of a VM; dealt evenly to its cells"`
 	Disk      string `json:"disk,omitempty" example:"40GiB" doc:"Size of the root disk; empty = the image's"`
 	Hugepages string `json:"hugepages,omitempty" enum:"none,2MiB,1GiB" doc:"Default none"`
 	Cells     int    `json:"cells,omitempty" minimum:"1" maximum:"8" doc:"Guest NUMA cells; default 1"`
@@ -26,7 +26,7 @@ type FlavorSpec struct {
 // RDMA asks for virtual functions. In JSON it is `true`, `false` or an object; it is written back as it was read.
 type RDMA struct {
 	VFs     int    `json:"vfs,omitempty" minimum:"1" maximum:"8" doc:"Number of VFs; default 1, with ha dual-vf 2"`
-	HA      string `json:"ha,omitempty" enum:"single,dual-vf,vf-lag" doc:"single: VFs spread over PFs, rebuilt when a port dies; dual-vf: one VF of each port of a NIC; vf-lag: PFs in switchdev bond. Default single"`
+	HA      string `json:"ha,omitempty" enum:"single,dual-vf,vf-lag" doc:"single: VFs spread over PFs, you rebuild or recreate the VM when a port dies; dual-vf: one VF of each port of a NIC; vf-lag: PFs in switchdev bond. Default single"`
 	NUMA    string `json:"numa,omitempty" enum:"required,preferred" doc:"required: vCPUs, memory, hugepages and VFs of a cell on one host node. Default required"`
 	Class   string `json:"class,omitempty" enum:"storage,ai-training" doc:"Traffic class template of the fabric; default storage"`
 	MinRate string `json:"minRate,omitempty" example:"1Gbps" doc:"Guaranteed transmit rate of each VF"`
@@ -80,8 +80,8 @@ type FlavorStatus struct {
 // Image is a disk image.
 type Image struct {
 	Meta
-	Spec   ImageSpec   `json:"spec"`
-	Status ImageStatus `json:"status,omitzero"`
+	Spec   ImageSpec   `json:"spec" doc:"What is wanted: people write it"`
+	Status ImageStatus `json:"status,omitzero" doc:"What is: the system writes it"`
 }
 
 // ImageSpec says where the image is and what it must hash to.
@@ -102,18 +102,18 @@ type ImageStatus struct {
 // VM is a virtual machine of a tenant.
 type VM struct {
 	Meta
-	Spec   VMSpec   `json:"spec"`
-	Status VMStatus `json:"status,omitzero"`
+	Spec   VMSpec   `json:"spec" doc:"What is wanted: people write it"`
+	Status VMStatus `json:"status,omitzero" doc:"What is: the system writes it"`
 }
 
 // VMSpec is what the tenant asks for.
 type VMSpec struct {
-	Flavor         string            `json:"flavor"`
-	Image          string            `json:"image"`
+	Flavor         string            `json:"flavor" doc:"Name of the flavor: size and RDMA"`
+	Image          string            `json:"image" doc:"Name of the image that the disk is made from"`
 	Networks       []VMNetwork       `json:"networks" minItems:"1" maxItems:"8" doc:"VFs are dealt to these in turn; without RDMA each gets a virtio NIC on the host's bridge"`
-	SecurityGroups []string          `json:"securityGroups,omitempty"`
+	SecurityGroups []string          `json:"securityGroups,omitempty" doc:"Names of security groups of the same tenant"`
 	UserData       string            `json:"userData,omitempty" maxLength:"65536" doc:"cloud-init user data; it may hold secrets, is never logged or put into events, and is shown only to those who may change the VM"`
-	SSHKeys        []string          `json:"sshKeys,omitempty"`
+	SSHKeys        []string          `json:"sshKeys,omitempty" doc:"Public keys in the form of authorized_keys, for the guest"`
 	Power          string            `json:"power,omitempty" enum:"on,off" doc:"Default on"`
 	Host           string            `json:"host,omitempty" doc:"Pin to this host (operators); the same rules apply"`
 	HostLabels     map[string]string `json:"hostLabels,omitempty" doc:"Only hosts with these labels"`
@@ -121,7 +121,7 @@ type VMSpec struct {
 
 // VMNetwork attaches the VM to a network of its tenant.
 type VMNetwork struct {
-	Network string `json:"network"`
+	Network string `json:"network" doc:"Name of a network of the same tenant"`
 	IP      string `json:"ip,omitempty" doc:"Fixed address; default the next free one"`
 	MAC     string `json:"mac,omitempty" doc:"Fixed unicast MAC; default derived and stable over rebuilds"`
 }
@@ -141,9 +141,9 @@ const (
 
 // VMStatus is what the system did about it.
 type VMStatus struct {
-	Phase      string      `json:"phase,omitempty"`
-	Message    string      `json:"message,omitempty"`
-	Host       string      `json:"host,omitempty"`
+	Phase      string      `json:"phase,omitempty" doc:"Scheduled, Preparing, Starting, Ready, Stopping, Stopped, Deleting, Failed or Unknown"`
+	Message    string      `json:"message,omitempty" doc:"What is waited for, or what failed"`
+	Host       string      `json:"host,omitempty" doc:"Host where it was placed"`
 	Simulated  bool        `json:"simulated,omitempty" doc:"The host is a simulated one: nothing real runs"`
 	Generation int64       `json:"generation,omitempty" doc:"Counts placements; every VF step and release carries it"`
 	NUMA       string      `json:"numa,omitempty" doc:"Policy that the placement met: required, preferred or none"`

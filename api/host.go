@@ -5,13 +5,13 @@ import "time"
 // Host is a hypervisor.
 type Host struct {
 	Meta
-	Spec   HostSpec   `json:"spec"`
-	Status HostStatus `json:"status,omitzero"`
+	Spec   HostSpec   `json:"spec" doc:"What is wanted: people write it"`
+	Status HostStatus `json:"status,omitzero" doc:"What is: the system writes it"`
 }
 
 // HostSpec is what an operator declares.
 type HostSpec struct {
-	Rack        string   `json:"rack,omitempty"`
+	Rack        string   `json:"rack,omitempty" doc:"Where the host stands; free text"`
 	Maintenance string   `json:"maintenance,omitempty" enum:"none,cordon" doc:"cordon: no new VMs. Default none"`
 	Bridge      string   `json:"bridge,omitempty" doc:"Linux bridge for virtio NICs of VMs without RDMA"`
 	PFs         []HostPF `json:"pfs,omitempty" doc:"Physical functions that serve the VF pool; all others are left alone"`
@@ -21,16 +21,16 @@ type HostSpec struct {
 // HostPF commissions a physical function.
 type HostPF struct {
 	Match  string `json:"match" doc:"PF key, PCI address or netdev name as inventory shows it" example:"0000:3b:00.0"`
-	Fabric string `json:"fabric"`
+	Fabric string `json:"fabric" doc:"Fabric that the port is cabled to"`
 	VFs    int    `json:"vfs" minimum:"0" maximum:"256" doc:"VF count; changed only while every VF of the PF is parked"`
 	// AllowManagement lifts the guard that keeps the PF of the default route out of the pool.
-	AllowManagement bool `json:"allowManagement,omitempty"`
+	AllowManagement bool `json:"allowManagement,omitempty" doc:"Make VFs although the port carries the default route or the session with the server"`
 }
 
 // Reserved is kept from VMs on each NUMA node.
 type Reserved struct {
-	VCPUs  int    `json:"vcpus,omitempty"`
-	Memory string `json:"memory,omitempty"`
+	VCPUs  int    `json:"vcpus,omitempty" doc:"Host CPUs of each node kept from VMs"`
+	Memory string `json:"memory,omitempty" doc:"Normal memory of each node kept from VMs, e.g. 8GiB"`
 }
 
 // Host states. Liveness is held in memory: it is never a durable write.
@@ -168,8 +168,8 @@ type VF struct {
 // Fabric is a lossless RoCE v2 network.
 type Fabric struct {
 	Meta
-	Spec   FabricSpec   `json:"spec"`
-	Status FabricStatus `json:"status,omitzero"`
+	Spec   FabricSpec   `json:"spec" doc:"What is wanted: people write it"`
+	Status FabricStatus `json:"status,omitzero" doc:"What is: the system writes it"`
 }
 
 // FabricSpec is the operator's intent.

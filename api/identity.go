@@ -5,14 +5,14 @@ import "time"
 // User is a local person.
 type User struct {
 	Meta
-	Spec UserSpec `json:"spec"`
+	Spec UserSpec `json:"spec" doc:"What is wanted: people write it"`
 }
 
 // UserSpec holds the roles over the whole platform; roles in a tenant are in the Tenant's members.
 type UserSpec struct {
-	DisplayName string   `json:"displayName,omitempty"`
+	DisplayName string   `json:"displayName,omitempty" doc:"Name for people"`
 	Roles       []string `json:"roles,omitempty" doc:"platform-admin, operator, auditor, viewer"`
-	Disabled    bool     `json:"disabled,omitempty"`
+	Disabled    bool     `json:"disabled,omitempty" doc:"Neither passwords nor tokens of the user are good"`
 	Password    string   `json:"password,omitempty" writeOnly:"true" minLength:"12" maxLength:"256" doc:"Write-only; kept as argon2id"`
 }
 
@@ -60,6 +60,7 @@ type WhoAmI struct {
 	Roles   []string          `json:"roles,omitempty"`
 	Tenants map[string]string `json:"tenants,omitempty" doc:"Tenant to role"`
 	Scopes  []string          `json:"scopes,omitempty"`
+	Tenant  string            `json:"tenant,omitempty" doc:"The only tenant that the token works in; empty = all of its user"`
 	Expires *time.Time        `json:"expires,omitempty"`
 }
 

@@ -122,18 +122,33 @@ func (s *Server) authorise(r *http.Request, c *call) error {
 		}
 		c.tenant = tenant
 		if !c.Can(perm, tenant) {
-			return fault.New(fault.Forbidden, "%s may not do %s in tenant %s", c.Who(), perm, tenant)
+			return mayNot(c, perm, tenant)
 		}
 	case scopeAcross:
 		if !c.CanSome(perm) {
-			return fault.New(fault.Forbidden, "%s may not do %s", c.Who(), perm)
+			return mayNot(c, perm, "")
 		}
 	default:
 		if !c.Can(perm, "") {
-			return fault.New(fault.Forbidden, "%s may not do %s", c.Who(), perm)
+			return mayNot(c, perm, "")
 		}
 	}
 	return nil
+}
+
+// mayNot refuses. Where the user may and only the token does not, a role would not help, and it says so.
+func mayNot(c *call, perm auth.Permission, tenant string) error {
+	where := ""
+	if tenant != "" {
+		where = " in tenant " + tenant
+	}
+	user := c.Caller
+	user.Scopes, user.OnlyTenant = nil, ""
+	if c.CutDown() && (user.Can(perm, tenant) || tenant == "" && user.CanSome(perm)) {
+		return fault.New(fault.Forbidden, "%s may not do %s%s: user %s may, but this token was made for less; use one with that scope and tenant",
+			c.Who(), perm, where, c.Name)
+	}
+	return fault.New(fault.Forbidden, "%s may not do %s%s", c.Who(), perm, where)
 }
 
 // plausible reports whether an object could have the name at all. Others are not looked up: a name from

@@ -14,6 +14,7 @@ import (
 	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/internal/auth"
 	"github.com/verbena-cloud/verbena/internal/fault"
+	"github.com/verbena-cloud/verbena/internal/object"
 	"github.com/verbena-cloud/verbena/internal/store"
 )
 
@@ -162,6 +163,9 @@ func (s *Server) createToken(ctx context.Context, in *tokenCreateIn) (*grantOut,
 		if err != nil {
 			return err
 		}
+		if t.InTenant != "" && (!c.Sees(t.InTenant) || tx.Get(object.Key(api.KindTenant, "", t.InTenant)) == nil) {
+			return fault.New(fault.Invalid, "token %s: tenant %s does not exist", t.Name, clip(t.InTenant))
+		}
 		u, err := loadUser(tx, user)
 		if err != nil {
 			return err
@@ -278,6 +282,7 @@ func (s *Server) whoami(ctx context.Context, _ *struct{}) (*whoamiOut, error) {
 	for _, p := range c.Scopes {
 		out.Body.Scopes = append(out.Body.Scopes, string(p))
 	}
+	out.Body.Tenant = c.OnlyTenant
 	for tenant, role := range c.Tenants {
 		if !c.Sees(tenant) {
 			continue
