@@ -11,6 +11,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+
+	"github.com/verbena-cloud/verbena/api"
 )
 
 // errCutOff is for a backup whose end is missing or does not fit what came before.
@@ -32,6 +34,14 @@ func (c *Client) Backup(ctx context.Context, w io.Writer) error {
 		return c.failure(res, data)
 	}
 	return copyWhole(w, res.Body)
+}
+
+// Reclaim has the server compact and defragment its store and lift the store's space alarm, and says how
+// the store is then.
+func (c *Client) Reclaim(ctx context.Context) (api.ServerStatus, error) {
+	var out api.ServerStatus
+	err := c.post(ctx, "/v1/store/reclaim", nil, &out)
+	return out, err
 }
 
 // copyWhole copies lines and checks the last one, {"sha256":…}, against all before it.

@@ -333,6 +333,7 @@ func (a *app) versionCommand() *cobra.Command {
 
 func (a *app) statusCommand() *cobra.Command {
 	var o output
+	var reclaim bool
 	c := &cobra.Command{Use: "status", Short: a.tr("Say how the server and its store are"), Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := a.checkOutput(o); err != nil {
@@ -343,7 +344,11 @@ func (a *app) statusCommand() *cobra.Command {
 				return err
 			}
 			defer a.busy(c.Context(), a.tr("waiting for %s", conn.Server()))()
-			s, err := conn.Status(c.Context())
+			ask := conn.Status
+			if reclaim {
+				ask = conn.Reclaim
+			}
+			s, err := ask(c.Context())
 			if err != nil {
 				return err
 			}
@@ -365,6 +370,7 @@ func (a *app) statusCommand() *cobra.Command {
 			return nil
 		}}
 	a.outputFlags(c, &o)
+	c.Flags().BoolVar(&reclaim, "reclaim", false, a.tr("first compact and defragment the store and lift its space alarm"))
 	return c
 }
 
