@@ -5,11 +5,13 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/client"
 )
 
@@ -129,6 +131,7 @@ func (a *app) root() *cobra.Command {
 	if f := p.Lookup("project"); f != nil {
 		f.Hidden = true
 	}
+	_ = root.RegisterFlagCompletionFunc("tenant", a.completeNames(api.KindTenant)) // of a flag that there is
 	root.AddGroup(a.groups()...)
 	root.AddCommand(a.commands()...)
 	root.SetHelpCommand(a.helpCommand())
@@ -141,7 +144,7 @@ func (a *app) checkArgs(c *cobra.Command) {
 	if check := c.Args; check != nil {
 		c.Args = func(c *cobra.Command, args []string) error {
 			if err := check(c, args); err != nil {
-				return a.misuse("wrong arguments: %v; see %s --help", err, c.CommandPath())
+				return a.misuse("the arguments do not fit: %s; see %s --help", strings.TrimSuffix(c.UseLine(), " [flags]"), c.CommandPath())
 			}
 			return nil
 		}

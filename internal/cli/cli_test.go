@@ -56,7 +56,7 @@ func TestWithoutServer(t *testing.T) {
 		{[]string{"get", "vms"}, exitAuth, "verbena login"},
 		{[]string{"get", "vms", "--server", dead.URL}, exitError, "can't be reached"},
 		{[]string{"get", "vms", "--server", "nonsense"}, exitError, "no address"},
-		{[]string{"get"}, exitUsage, "requires at least 1 arg"},
+		{[]string{"get"}, exitUsage, "verbena get KIND [NAME…]"},
 		{[]string{"gte", "vms"}, exitUsage, "do you mean get?"},
 		{[]string{"vm", "lits"}, exitUsage, "do you mean list?"},
 		{[]string{"get", "vms", "--outptu", "json"}, exitUsage, "do you mean --output?"},
@@ -208,6 +208,7 @@ func TestManifestFaults(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"kind: VM\nname: a\ntenant: t\nspec: {flavour: f}\n", "m.yaml:4:8: spec.flavour: unknown field; do you mean flavor?"},
 		{"kind: VM\nname: 7\ntenant: t\nspec: {}\n", `m.yaml:2:7: name: expected text, not 7; put it in quotes`},
+		{"kind: Flavor\nname: f\nspec: {vcpus: 1, memory: 4096}\n", "spec.memory: 4096 has no unit; write for example 16GiB"},
 		{"kind: Flavor\nname: f\nspec: {vcpus: 0, memory: 1GiB}\n", "spec.vcpus: 0 is less than 1"},
 		{"kind: Flavor\nname: f\nspec: {rdma: yes}\n", "spec.rdma: expected true, false or an object"},
 		{"kind: Tenant\nname: t\ntenant: u\nspec: {quota: {}}\n", "a Tenant belongs to no tenant"},
@@ -405,6 +406,77 @@ func BenchmarkStart(b *testing.B) {
 		code := Main(context.Background(), Env{Stdin: strings.NewReader(""), Stdout: &bytes.Buffer{}, Stderr: &bytes.Buffer{}, Getenv: func(string) string { return "" }}, []string{"version"}, Programs{})
 		if code != 0 {
 			b.Fatal(code)
+		}
+	}
+}
+
+// TestLoginIsWhoTheCommandLineNames: a token that the shell still holds makes nobody somebody else.
+func TestLoginIsWhoTheCommandLineNames(t *testing.T) {
+	var asked []string
+	serve := func() *httptest.Server {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			asked = append(asked, r.URL.Path+" "+r.Header.Get("Authorization"))
+			fmt.Fprint(w, `{"name":"ada","secret":"verbena_pat_ada"}`)
+		}))
+		t.Cleanup(s.Close)
+		return s
+	}
+	s, other := serve(), serve()
+	x := &terminal{env: map[string]string{"VERBENA_TOKEN": "verbena_pat_admin"}, stdin: "a long enough password\n"}
+	if code := x.run(t, "login", s.URL, "--user", "ada", "--password-stdin"); code != 0 {
+		t.Fatalf("login: %d %s", code, x.err.String())
+	}
+	if want := []string{"/v1/login ", "/v1/whoami Bearer verbena_pat_ada"}; !slices.Equal(asked, want) {
+		t.Errorf("asked %q, want %q", asked, want)
+	}
+	if code := x.run(t, "login", s.URL, "--user", "ada", "--token", "verbena_pat_x"); code != exitUsage {
+		t.Errorf("a user and a token: exit %d", code)
+	}
+	if code := x.run(t, "login", other.URL, "--token", "verbena_pat_x"); code != 0 {
+		t.Fatalf("login: %d %s", code, x.err.String())
+	}
+	if x.run(t, "context", "list"); !strings.Contains(x.out.String(), s.URL) || !strings.Contains(x.out.String(), other.URL) {
+		t.Errorf("a second server on the same host replaced the first:\n%s", x.out.String())
+	}
+}
+
+// TestDeleteOfWhatIsNotThere: nobody is asked about it.
+func TestDeleteOfWhatIsNotThere(t *testing.T) {
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/problem+json")
+		w.WriteHeader(http.StatusNotFound)
+		fmt.Fprint(w, `{"code":"not-found","status":404,"title":"Not found","detail":"Flavor f does not exist"}`)
+	}))
+	defer s.Close()
+	x := &terminal{tty: true, stdin: "y\n"}
+	if code := x.run(t, "delete", "flavor/f", "--server", s.URL); code != exitNotFound || strings.Contains(x.err.String(), "[y/N]") {
+		t.Errorf("exit %d; %s", code, x.err.String())
+	}
+}
+
+// TestWatchIsATable: what there is at the beginning stands under its headings, later lines keep to them.
+func TestWatchIsATable(t *testing.T) {
+	x := &terminal{}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		for i, name := range []string{"a", "a-name-that-is-longer-than-most", "b"} {
+			fmt.Fprintf(w, "id: %d\nevent: put\ndata: {\"kind\":\"Image\",\"name\":%q,\"spec\":{\"source\":\"x\",\"os\":\"o\"},\"revision\":%d}\n\n", i+1, name, i+1)
+			if i == 1 {
+				fmt.Fprint(w, "id: 2\nevent: bookmark\ndata: {\"revision\":2,\"synced\":true}\n\n")
+			}
+		}
+		fmt.Fprint(w, "event: gone\ndata: {\"code\":\"forbidden\",\"status\":403,\"title\":\"Not allowed\",\"detail\":\"enough\"}\n\n")
+	}))
+	defer s.Close()
+	x.run(t, "get", "images", "-w", "-c", "name,os", "--server", s.URL)
+	lines := strings.Split(strings.TrimSpace(x.out.String()), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("%d lines, want 4:\n%s%s", len(lines), x.out.String(), x.err.String())
+	}
+	at := strings.Index(lines[0], "OS")
+	for _, l := range lines[1:] {
+		if len(l) <= at || l[at] != 'o' || l[at-1] != ' ' {
+			t.Errorf("not under its heading:\n%s", x.out.String())
 		}
 	}
 }

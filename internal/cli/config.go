@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -106,6 +107,14 @@ func (c *config) find(name string) *remote {
 		return nil
 	}
 	return &c.Contexts[i]
+}
+
+// nameFor is the name of a new context: the host, or host and port if another server has that name.
+func (c *config) nameFor(server string, u *url.URL) string {
+	if old := c.find(u.Hostname()); old != nil && old.Server != server {
+		return u.Host
+	}
+	return u.Hostname()
 }
 
 // put adds a context or replaces the one of its name.

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -256,8 +257,18 @@ func (c *converter) scalar(n ast.Node, s spot) any {
 
 func isBool(v any) bool { _, ok := v.(bool); return ok }
 
+// isQuantity reports whether the example of a field is a number with a unit, such as 16GiB.
+func isQuantity(example string) bool {
+	rest := strings.TrimLeft(example, "0123456789")
+	return rest != example && strings.IndexFunc(rest, unicode.IsUpper) == 0
+}
+
 func (c *converter) text(n ast.Node, s spot, v any) any {
 	text, ok := v.(string)
+	if example := s.tag.Get("example"); !ok && isQuantity(example) {
+		c.wrong(n, s, "%s has no unit; write for example %s", c.r.a.saidValue(v), example)
+		return nil
+	}
 	if !ok {
 		c.wrong(n, s, "expected text, not %s; put it in quotes if you mean it", c.r.a.saidValue(v))
 		return nil

@@ -52,6 +52,9 @@ func (a *app) delete(ctx context.Context, args []string, o deleteOptions) error 
 		return err
 	}
 	if !o.dry {
+		if err := a.present(ctx, c, list, o); err != nil {
+			return err
+		}
 		if err := a.confirm(o.yes, a.radius(ctx, c, list)); err != nil {
 			return err
 		}
@@ -59,13 +62,31 @@ func (a *app) delete(ctx context.Context, args []string, o deleteOptions) error 
 	return a.deleteAll(ctx, c, list, o)
 }
 
+// present says what does not exist before it asks whether to delete it.
+func (a *app) present(ctx context.Context, c *connection, list []subject, o deleteOptions) error {
+	if o.yes || o.ignore {
+		return nil
+	}
+	for _, s := range list {
+		if _, err := c.Raw(s.Type).Get(ctx, s.tenant, s.name); client.Is(err, string(fault.NotFound)) {
+			return err
+		}
+	}
+	return nil
+}
+
 // deleteAll deletes in order and, if asked to, waits until everything is gone.
 func (a *app) deleteAll(ctx context.Context, c *connection, list []subject, o deleteOptions) error {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
 	var leaving []subject
-	for _, s := range list {
+	for i, s := range list {
 		left, err := a.deleteOne(ctx, c, s, o)
+		if o.dry && i > 0 && client.Is(err, string(fault.Conflict)) {
+			// What uses it may be what stands before it in the list and was not really deleted.
+			fmt.Fprintf(a.env.Stdout, "%s %s\n", s, a.tr("in use as things are (dry run): %s", printable(err.Error())))
+			continue
+		}
 		if client.Is(err, string(fault.Conflict)) && len(leaving) > 0 {
 			// What still uses it may be on its way out: the rest of the list has to wait for that.
 			if err := a.gone(ctx, c, leaving); err != nil {

@@ -59,7 +59,7 @@ func (a *app) describe(ctx context.Context, c *connection, s subject) error {
 	if err := a.describeEvents(ctx, w, c, s); err != nil {
 		return err
 	}
-	a.next(w, s)
+	a.next(w, s, *raw)
 	return nil
 }
 
@@ -285,7 +285,7 @@ func (a *app) eventsOf(ctx context.Context, c *connection, s subject) ([]api.Eve
 }
 
 // next says what one may want to do next.
-func (a *app) next(w io.Writer, s subject) {
+func (a *app) next(w io.Writer, s subject, raw json.RawMessage) {
 	in := ""
 	if s.tenant != "" {
 		in = " -t " + s.tenant
@@ -296,6 +296,10 @@ func (a *app) next(w io.Writer, s subject) {
 		lines = []string{"verbena vm explain " + s.name + in, "verbena events --for vm/" + s.name + in + " -w"}
 	case api.KindHost:
 		lines = []string{"verbena host vfs " + s.name, "verbena host cordon " + s.name}
+		var h api.Host
+		if err := json.Unmarshal(raw, &h); err == nil && h.Status.State == api.HostJoining {
+			lines = []string{a.tr("no report of the host is here yet; the log of its agent (verbena agent) says what is in its way"), "verbena wait host/" + s.name + " --for ready"}
+		}
 	case api.KindTenant:
 		lines = []string{"verbena get vms -t " + s.name, "verbena tenant usage " + s.name}
 	default:

@@ -103,23 +103,24 @@ func (a *app) followEvents(ctx context.Context, c *connection, o listOptions, te
 	if err != nil {
 		return err
 	}
-	sh := a.shape(t.Kind)
-	heads := !o.noHeader
+	f := &follower{a: a, o: o.output, sh: a.shape(t.Kind)}
 	for change, err := range c.Raw(t).Watch(ctx, tenant, client.Selection{Labels: o.labels}) {
 		if err != nil {
 			return err
 		}
-		if change.What != client.Put {
-			continue
+		if change.What == client.Deleted {
+			continue // it was told when it happened
 		}
-		var e api.Event
-		if err := json.Unmarshal(change.Object, &e); err != nil {
-			return fmt.Errorf("read an event: %w", err)
+		if change.What == client.Put {
+			var e api.Event
+			if err := json.Unmarshal(change.Object, &e); err != nil {
+				return fmt.Errorf("read an event: %w", err)
+			}
+			if !keep(e) {
+				continue
+			}
 		}
-		if !keep(e) {
-			continue
-		}
-		if err := a.changed(o.output, sh, change, &heads); err != nil {
+		if err := f.tell(change); err != nil {
 			return err
 		}
 	}

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -117,7 +119,11 @@ func (a *app) list(ctx context.Context, o listOptions, t client.Type) error {
 	if err != nil {
 		return err
 	}
-	ans, err := a.answerOf(t, list.Items)
+	items := list.Items
+	if t.Kind == api.KindAuditRecord {
+		items = byAge(items)
+	}
+	ans, err := a.answerOf(t, items)
 	if err != nil {
 		return err
 	}
@@ -129,6 +135,20 @@ func (a *app) list(ctx context.Context, o listOptions, t client.Type) error {
 		ans.empty = a.tr("there is no %s in tenant %s", t.Short, tenant)
 	}
 	return a.write(o.output, ans)
+}
+
+// byAge puts objects of all tenants into the order in which they were made.
+func byAge(items []json.RawMessage) []json.RawMessage {
+	created := func(raw json.RawMessage) time.Time {
+		var m api.Meta
+		if err := json.Unmarshal(raw, &m); err != nil || m.Created == nil {
+			return time.Time{}
+		}
+		return *m.Created
+	}
+	out := slices.Clone(items)
+	slices.SortStableFunc(out, func(x, y json.RawMessage) int { return created(x).Compare(created(y)) })
+	return out
 }
 
 // answerOf makes the answer of some objects of one kind.
@@ -160,45 +180,68 @@ func (a *app) answerOf(t client.Type, items []json.RawMessage) (answer, error) {
 
 // follow writes objects as they are and then each change, one line or document each.
 func (a *app) follow(ctx context.Context, c *connection, o listOptions, s subject) error {
-	sh := a.shape(s.Kind)
-	heads := !o.noHeader
+	f := &follower{a: a, o: o.output, sh: a.shape(s.Kind)}
 	for change, err := range c.Raw(s.Type).Watch(ctx, s.tenant, client.Selection{Labels: o.labels}) {
 		if err != nil {
 			return err
 		}
-		if change.What != client.Put && change.What != client.Deleted {
-			continue
-		}
-		if err := a.changed(o.output, sh, change, &heads); err != nil {
+		if err := f.tell(change); err != nil {
 			return err
 		}
 	}
 	return ctx.Err()
 }
 
-func (a *app) changed(o output, sh shape, change client.Change[json.RawMessage], heads *bool) error {
-	ans := answer{view: sh.view, raw: change.Object}
-	if o.form == "json" || o.form == "yaml" || o.jq != "" {
-		return a.write(o, ans)
+// follower writes changes. What there is at the beginning comes as one table; later lines keep its columns
+// where their cells fit.
+type follower struct {
+	a      *app
+	o      output
+	sh     shape
+	rows   Table // not yet written
+	told   bool  // the beginning is written
+	widths []int
+}
+
+func (f *follower) tell(change client.Change[json.RawMessage]) error {
+	switch change.What {
+	case client.Put, client.Deleted:
+	case client.Synced:
+		return f.flush()
+	default:
+		return nil
 	}
-	r, err := sh.row(change.Object)
+	ans := answer{view: f.sh.view, raw: change.Object}
+	if f.o.form == "json" || f.o.form == "yaml" || f.o.jq != "" {
+		return f.a.write(f.o, ans)
+	}
+	r, err := f.sh.row(change.Object)
 	if err != nil {
 		return err
 	}
 	ans.rows = []row{r}
-	t, err := a.table(o, ans)
+	t, err := f.a.table(f.o, ans)
 	if err != nil {
 		return err
 	}
-	t.Heads = append([]string{"CHANGE"}, t.Heads...)
-	t.Rows[0] = append([]string{change.What}, t.Rows[0]...)
-	t.NoHeader = !*heads
-	*heads = false
-	// Columns can't know what is still to come: each line is aligned on its own by a minimum width.
-	for i := range t.Rows[0] {
-		if n := 14 - width(t.Rows[0][i]); n > 0 && i < len(t.Rows[0])-1 {
-			t.Rows[0][i] += strings.Repeat(" ", n)
-		}
+	f.rows.Heads = append([]string{"CHANGE"}, t.Heads...)
+	f.rows.Rows = append(f.rows.Rows, append([]string{change.What}, t.Rows[0]...))
+	if f.told {
+		return f.flush()
 	}
-	return t.Write(a.env.Stdout)
+	return nil
+}
+
+// flush writes the rows that wait.
+func (f *follower) flush() error {
+	t := f.rows
+	f.rows.Rows = nil
+	if len(t.Rows) == 0 {
+		f.told = true
+		return nil
+	}
+	t.NoHeader = f.o.noHeader || f.widths != nil
+	t.Least = f.widths
+	f.widths, f.told = t.widths(), true
+	return t.Write(f.a.env.Stdout)
 }

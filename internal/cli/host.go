@@ -3,6 +3,8 @@ package cli
 import (
 	"fmt"
 	"io"
+	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -110,7 +112,7 @@ func (a *app) joinTokenCommand() *cobra.Command {
 			}
 			fmt.Fprintln(a.env.Stdout, grant.Secret)
 			a.note("%s", a.tr("It works once, for host %s, until %s. On that host:", grant.Host, grant.Expires.Local().Format(time.RFC3339)))
-			a.note("  verbena agent --server %s --join-token TOKEN --state /var/lib/verbena-agent", conn.Server())
+			a.note("  verbena agent --server %s --join-token FILE --state /var/lib/verbena-agent", a.seenFromHosts(conn.Server()))
 			return nil
 		},
 		ValidArgsFunction: a.completeNames(api.KindHost),
@@ -118,6 +120,19 @@ func (a *app) joinTokenCommand() *cobra.Command {
 	c.Flags().StringVar(&ttl, "ttl", "", a.tr("how long it is good, e.g. 30m; default 1h, at most 24h"))
 	a.outputFlags(c, &o)
 	return c
+}
+
+// seenFromHosts is a server's address for other machines: that of the loopback is none.
+func (a *app) seenFromHosts(server string) string {
+	u, err := url.Parse(server)
+	if err != nil {
+		return server
+	}
+	if ip, err := netip.ParseAddr(u.Hostname()); u.Hostname() != "localhost" && (err != nil || !ip.IsLoopback()) {
+		return server
+	}
+	u.Host = a.tr("NAME-OF-THIS-SERVER") + ":" + first(u.Port(), "443")
+	return u.Scheme + "://" + u.Host
 }
 
 func (a *app) describeHost(w io.Writer, h *api.Host) {

@@ -56,7 +56,12 @@ func (a *app) login(ctx context.Context, address string, o loginOptions) error {
 	if err != nil || u.Host == "" {
 		return a.misuse("%s is no address like https://HOST:7443", address)
 	}
-	r := remote{Name: first(o.name, u.Hostname()), Server: strings.TrimRight(address, "/"), Tenant: a.flags.tenant}
+	r := remote{Server: strings.TrimRight(address, "/"), Tenant: a.flags.tenant}
+	conf, err := a.config()
+	if err != nil {
+		return err
+	}
+	r.Name = first(o.name, conf.nameFor(r.Server, u))
 	if o.bootstrap != "" {
 		if err := a.bootstrap(&r, o.bootstrap); err != nil {
 			return err
@@ -75,10 +80,6 @@ func (a *app) login(ctx context.Context, address string, o loginOptions) error {
 		return err
 	}
 	who, err := c.WhoAmI(ctx)
-	if err != nil {
-		return err
-	}
-	conf, err := a.config()
 	if err != nil {
 		return err
 	}
@@ -152,14 +153,18 @@ func (a *app) trust(ctx context.Context, r *remote, pin string) error {
 	return nil
 }
 
-// credential gets a token: the one given, or one for a password.
+// credential gets a token: the one given, or one for a password. What the command line says goes before the
+// environment: who names a user must not become somebody else by a token that a shell still holds.
 func (a *app) credential(ctx context.Context, r remote, o loginOptions) (string, error) {
-	if token := first(o.token, a.env.Getenv("VERBENA_TOKEN")); token == "-" {
-		return a.line(a.tr("token"))
-	} else if token != "" {
-		return token, nil
+	if o.token != "" && o.user != "" {
+		return "", a.misuse("either --user or --token, not both")
 	}
-	if a.flags.token != "" {
+	if o.token == "-" {
+		return a.line(a.tr("token"))
+	} else if o.token != "" {
+		return o.token, nil
+	}
+	if o.user == "" && a.flags.token != "" {
 		text, err := os.ReadFile(a.flags.token)
 		if err != nil {
 			return "", fmt.Errorf("read the token: %w", err)
@@ -167,6 +172,9 @@ func (a *app) credential(ctx context.Context, r remote, o loginOptions) (string,
 		return strings.TrimSpace(string(text)), nil
 	}
 	if o.user == "" {
+		if token := a.env.Getenv("VERBENA_TOKEN"); token != "" {
+			return token, nil
+		}
 		return "", a.misuse("say how to prove who you are: --user NAME, --token TOKEN or --bootstrap DIRECTORY")
 	}
 	password, err := a.password(o.stdin, a.tr("Password of %s: ", o.user))
@@ -233,7 +241,7 @@ func (a *app) whoamiCommand() *cobra.Command {
 			}
 			a.title1(a.env.Stdout, who.Name, "")
 			a.facts(a.env.Stdout, [][2]string{{a.tr("server"), conn.Server()}, {a.tr("roles"), strings.Join(who.Roles, ", ")},
-				{a.tr("tenants"), pairs(who.Tenants)}, {a.tr("scopes"), strings.Join(who.Scopes, ", ")}, {a.tr("expires"), expires}})
+				{a.tr("tenants"), pairs(who.Tenants)}, {a.tr("only in tenant"), who.Tenant}, {a.tr("scopes"), strings.Join(who.Scopes, ", ")}, {a.tr("expires"), expires}})
 			return nil
 		}}
 	a.outputFlags(c, &o)
@@ -256,7 +264,12 @@ func (a *app) contextCommand() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.changeContext(first(a.flags.context, conf.Current), func(_ *config, r *remote) { r.Tenant = a.flags.tenant })
+				name := first(a.flags.context, conf.Current)
+				if err := a.changeContext(name, func(_ *config, r *remote) { r.Tenant = a.flags.tenant }); err != nil {
+					return err
+				}
+				a.note("%s", a.tr("context %s: tenant %s", name, first(a.flags.tenant, "-")))
+				return nil
 			}},
 		&cobra.Command{Use: "delete NAME", Short: a.tr("Forget a context and its token"), Args: cobra.ExactArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error {

@@ -157,10 +157,15 @@ server are away.`),
 			}
 			var err error
 			o.Server = first(a.flags.server, a.env.Getenv("VERBENA_SERVER"))
-			if o.JoinToken, err = a.joinToken(o.JoinToken); err != nil {
+			from := o.JoinToken
+			if o.JoinToken, err = a.joinToken(from); err != nil {
 				return err
 			}
-			return ended(c.Context(), a.programs.Agent(c.Context(), o))
+			err = ended(c.Context(), a.programs.Agent(c.Context(), o))
+			if from != "" && o.JoinToken == "" && fault.Is(err, fault.Unauthenticated) {
+				return fmt.Errorf("%w; %s", err, a.tr("there is no token in %s", from))
+			}
+			return err
 		},
 	}
 	f := c.Flags()
@@ -308,7 +313,7 @@ func (a *app) restoreCommand() *cobra.Command {
 }
 
 func (a *app) versionCommand() *cobra.Command {
-	return &cobra.Command{Use: "version", Short: a.tr("Say the version, with --server also the server's"), Args: cobra.NoArgs,
+	return &cobra.Command{Use: "version", Short: a.tr("Say the version, with --server URL also the server's"), Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			fmt.Fprintf(a.env.Stdout, "verbena %s\n", a.env.Version)
 			if a.flags.server == "" {

@@ -19,6 +19,8 @@ const (
 type Table struct {
 	Heads []string
 	Rows  [][]string
+	// Least are the least widths of the columns, as a table before had them.
+	Least []int
 	// NoHeader leaves the headings out.
 	NoHeader bool
 	// Indent is written before each line.
@@ -30,16 +32,7 @@ type Table struct {
 // Write writes the table. Columns are as wide as their widest cell; the last one is not padded.
 func (t Table) Write(w io.Writer) error {
 	out := bufio.NewWriter(w)
-	widths := make([]int, len(t.Heads))
-	rows := t.Rows
-	if !t.NoHeader {
-		rows = append([][]string{t.Heads}, t.Rows...)
-	}
-	for _, row := range rows {
-		for i := range widths {
-			widths[i] = max(widths[i], width(shown(row, i)))
-		}
-	}
+	widths, rows := t.widths(), t.lines()
 	for n, row := range rows {
 		var line strings.Builder
 		line.WriteString(t.Indent)
@@ -62,6 +55,25 @@ func (t Table) Write(w io.Writer) error {
 	return nil
 }
 
+func (t Table) lines() [][]string {
+	if t.NoHeader {
+		return t.Rows
+	}
+	return append([][]string{t.Heads}, t.Rows...)
+}
+
+// widths are those of the columns.
+func (t Table) widths() []int {
+	widths := make([]int, len(t.Heads))
+	copy(widths, t.Least)
+	for _, row := range t.lines() {
+		for i := range widths {
+			widths[i] = max(widths[i], width(shown(row, i)))
+		}
+	}
+	return widths
+}
+
 // shown is a cell as a terminal may see it.
 func shown(row []string, i int) string {
 	if i >= len(row) || row[i] == "" {
@@ -73,11 +85,7 @@ func shown(row []string, i int) string {
 // CSV writes the table as RFC 4180 has it; empty cells stay empty.
 func (t Table) CSV(w io.Writer) error {
 	out := csv.NewWriter(w)
-	rows := t.Rows
-	if !t.NoHeader {
-		rows = append([][]string{t.Heads}, t.Rows...)
-	}
-	if err := out.WriteAll(rows); err != nil {
+	if err := out.WriteAll(t.lines()); err != nil {
 		return fmt.Errorf("write the table: %w", err)
 	}
 	return nil

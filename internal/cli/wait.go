@@ -151,6 +151,7 @@ func (a *app) waitCommand() *cobra.Command {
 		ValidArgsFunction: a.completeSubject,
 	}
 	c.Flags().StringVar(&text, "for", "ready", a.tr("what to wait for: ready, deleted, phase=PHASE, condition=TYPE[=STATUS]"))
+	_ = c.RegisterFlagCompletionFunc("for", cobra.FixedCompletions([]string{"ready", "deleted", "phase=", "condition="}, cobra.ShellCompDirectiveNoFileComp|cobra.ShellCompDirectiveNoSpace)) // of a flag that there is
 	c.Flags().DurationVar(&timeout, "timeout", 5*time.Minute, a.tr("how long to wait"))
 	return c
 }
