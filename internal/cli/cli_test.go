@@ -410,6 +410,23 @@ func BenchmarkStart(b *testing.B) {
 	}
 }
 
+// TestErrorsCommandNoTerminal: errors repeat arguments, manifests and answers, which may come from strangers.
+func TestErrorsCommandNoTerminal(t *testing.T) {
+	const evil = "\x1b]0;owned\x07\u009b2J\u202e"
+	for _, err := range []error{
+		errors.New("a" + evil + "\nb"),
+		&client.Error{Problem: api.Problem{Title: "a" + evil, Detail: "a" + evil + "\nb", RequestID: evil, Code: string(fault.Internal)}},
+		&client.ConnError{Server: "a" + evil + "\nb", Err: errors.New(evil)},
+	} {
+		var b bytes.Buffer
+		a := &app{env: Env{Stderr: &b, Getenv: func(string) string { return "" }}}
+		a.complain(err)
+		if got := b.String(); strings.ContainsAny(got, evil[:1]+"\x07\u009b\u202e") || !strings.Contains(got, "\nb") {
+			t.Errorf("%T: %q", err, got)
+		}
+	}
+}
+
 // TestLoginIsWhoTheCommandLineNames: a token that the shell still holds makes nobody somebody else.
 func TestLoginIsWhoTheCommandLineNames(t *testing.T) {
 	var asked []string

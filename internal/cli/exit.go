@@ -132,15 +132,15 @@ func (a *app) complain(err error) {
 	}
 	red := a.paint(a.env.StderrTTY, red, a.tr("error")+":")
 	if e, ok := errors.AsType[*client.Error](err); ok {
-		fmt.Fprintf(a.env.Stderr, "%s %s: %s\n", red, a.title(e.Code, e.Title), e.Error())
+		fmt.Fprintf(a.env.Stderr, "%s %s: %s\n", red, printable(a.title(e.Code, e.Title)), printableLines(e.Error()))
 		a.evidence(e)
 		return
 	}
 	if e, ok := errors.AsType[*client.ConnError](err); ok {
-		fmt.Fprintf(a.env.Stderr, "%s %s\n  %s %s\n", red, a.connText(e), a.arrow(), a.connHint(e))
+		fmt.Fprintf(a.env.Stderr, "%s %s\n  %s %s\n", red, printableLines(a.connText(e)), a.arrow(), printableLines(a.connHint(e)))
 		return
 	}
-	fmt.Fprintf(a.env.Stderr, "%s %s\n", red, err)
+	fmt.Fprintf(a.env.Stderr, "%s %s\n", red, printableLines(err.Error()))
 }
 
 func (a *app) arrow() string { return "→" }
@@ -159,7 +159,7 @@ func (a *app) evidence(e *client.Error) {
 		fmt.Fprintf(w, "  %s %s\n", a.arrow(), hint)
 	}
 	if e.Code == string(fault.Internal) && e.RequestID != "" {
-		fmt.Fprintf(w, "  %s\n", a.tr("request id: %s", e.RequestID))
+		fmt.Fprintf(w, "  %s\n", a.tr("request id: %s", printable(e.RequestID)))
 	}
 }
 

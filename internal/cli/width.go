@@ -30,3 +30,12 @@ func printable(s string) string {
 		return r
 	}, s)
 }
+
+// printableLines is printable for texts of several lines. Errors repeat what stood in arguments, manifests and answers.
+func printableLines(s string) string {
+	all := strings.Split(s, "\n")
+	for i, line := range all {
+		all[i] = printable(line)
+	}
+	return strings.Join(all, "\n")
+}
