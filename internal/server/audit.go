@@ -297,7 +297,7 @@ func (s *Server) writeAudit(ctx context.Context, batch []*api.AuditRecord) error
 
 // trimAudit deletes records that are too old or too many, a bounded number in each commit.
 func (s *Server) trimAudit(ctx context.Context) error {
-	const most = 1000
+	const most = 100 // each may have its whole row written anew, see the limits of a commit
 	var doomed []string
 	err := s.db.View(ctx, func(tx store.Tx) error {
 		doomed = doomedRecords(tx, fmt.Sprintf("%016x", math.MaxInt64-s.now().Add(-auditAge).UnixNano()), auditMost)
@@ -346,7 +346,7 @@ func doomedRecords(tx store.Tx, oldest string, most int) []string {
 	return doomed
 }
 
-// share is how many each of those who want so many may keep, so that together they keep at most most and
+// share is how many each of those who want so many may keep, so that together they keep no more than most and
 // who wants less than the others keeps all.
 func share(counts []int, most int) int {
 	slices.Sort(counts)

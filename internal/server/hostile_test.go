@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/internal/auth"
 	"github.com/verbena-cloud/verbena/internal/fault"
@@ -22,7 +24,6 @@ import (
 	"github.com/verbena-cloud/verbena/internal/pki"
 	"github.com/verbena-cloud/verbena/internal/store"
 	"github.com/verbena-cloud/verbena/internal/wire"
-	"pgregory.net/rapid"
 )
 
 // Texts that a terminal would obey are refused wherever they stand, but for user data.
@@ -168,7 +169,7 @@ func TestReadableKeyIsTold(t *testing.T) {
 	if log := start(); strings.Contains(log, words) {
 		t.Errorf("as it was made: %s", log)
 	}
-	if err := os.Chmod(filepath.Join(dir, "ca.key"), 0o640); err != nil { //nolint:gosec // that is the fault
+	if err := os.Chmod(filepath.Join(dir, "ca.key"), 0o640); err != nil {
 		t.Fatal(err)
 	}
 	if log := start(); !strings.Contains(log, words) {

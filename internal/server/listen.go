@@ -30,7 +30,7 @@ type bounded struct {
 func bound(l net.Listener, files uint64) *bounded {
 	most := maxConns
 	if files < maxConns+spareFiles {
-		most = max(int(files)-spareFiles, spareFiles/2) //nolint:gosec // small: compared above
+		most = max(int(files)-spareFiles, spareFiles/2)
 	}
 	return &bounded{Listener: l, most: most, from: map[string]int{}}
 }
