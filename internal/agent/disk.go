@@ -48,7 +48,7 @@ func Overlays(dir, cache string, exec Exec, client *http.Client) (Disk, error) {
 		exec = run
 	}
 	for _, d := range []string{dir, cache} {
-		if err := os.MkdirAll(d, 0o711); err != nil { //nolint:gosec // QEMU's user must reach what libvirt gives to it
+		if err := passable(d); err != nil {
 			return nil, fmt.Errorf("make the directory of disks: %w", err)
 		}
 	}

@@ -34,10 +34,19 @@ type dirFiles struct{ dir string }
 // Directory returns the state directory at dir, made if it is not there. It may be passed through by
 // others (QEMU reads disks below it), but every file in it is for its owner only.
 func Directory(dir string) (Files, error) {
-	if err := os.MkdirAll(dir, 0o711); err != nil { //nolint:gosec // QEMU's user must reach the disks below it; nothing is readable
+	if err := passable(dir); err != nil {
 		return nil, fmt.Errorf("make the state directory: %w", err)
 	}
 	return dirFiles{dir}, nil
+}
+
+// passable makes a directory that QEMU's user can pass through to the disks below it, and nobody else can
+// read, whatever the umask is (systemd's UMask=0077 would close it).
+func passable(dir string) error {
+	if err := os.MkdirAll(dir, 0o711); err != nil { //nolint:gosec // see above
+		return err
+	}
+	return os.Chmod(dir, 0o711) //nolint:gosec // see above
 }
 
 // Read returns a file's content.

@@ -210,3 +210,23 @@ func TestOverlays(t *testing.T) {
 		t.Errorf("the seed is left: %v", err)
 	}
 }
+
+// TestDirectoriesStayPassable: QEMU runs as another user, who must reach the disks whatever the umask was.
+func TestDirectoriesStayPassable(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "state")
+	if err := os.Mkdir(dir, 0o700); err != nil { // as a umask of 077 leaves it
+		t.Fatal(err)
+	}
+	if _, err := Directory(dir); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Overlays(filepath.Join(dir, "vms"), filepath.Join(dir, "images"), nil, nil); err != nil {
+		t.Fatal(err)
+	}
+	for _, d := range []string{dir, filepath.Join(dir, "vms"), filepath.Join(dir, "images")} {
+		info, err := os.Stat(d)
+		if err != nil || info.Mode().Perm() != 0o711 {
+			t.Errorf("%s: %v, %v", d, info.Mode(), err)
+		}
+	}
+}
