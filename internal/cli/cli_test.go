@@ -319,6 +319,13 @@ func TestConfigIsPrivateAndTokensStayWithTheirServer(t *testing.T) {
 	if code := x.run(t, "get", "hosts", "--server", two.URL); code != 0 || seen["two"] != "" {
 		t.Errorf("a token went to another server: %d %q", code, seen["two"])
 	}
+	x.env["VERBENA_SERVER"], x.env["VERBENA_TOKEN"] = two.URL, "verbena_pat_two"
+	if code := x.run(t, "get", "hosts", "--context", "one"); code != 0 || seen["one"] != "Bearer verbena_pat_one" || seen["two"] != "" {
+		t.Errorf("the environment went before --context: %d %q", code, seen)
+	}
+	if x.run(t, "context", "use", "one"); !strings.Contains(x.err.String(), "unset VERBENA_SERVER") {
+		t.Errorf("nothing says that the context is not used: %s", x.err.String())
+	}
 	x.run(t, "context", "list", "-o", "json")
 	if strings.Contains(x.out.String(), "verbena_pat") || !strings.Contains(x.out.String(), one.URL) {
 		t.Errorf("context list: %s", x.out.String())

@@ -129,7 +129,7 @@ func (c *config) put(r remote) {
 // remote is the server to talk to: flags go before the environment, which goes before the context.
 func (a *app) remote() (remote, error) {
 	conf, err := a.config()
-	if err != nil && (a.flags.server == "" && a.env.Getenv("VERBENA_SERVER") == "") {
+	if err != nil && (a.flags.server == "" && a.around("VERBENA_SERVER") == "") {
 		return remote{}, err
 	}
 	var r remote
@@ -141,7 +141,7 @@ func (a *app) remote() (remote, error) {
 			return r, a.misuse("there is no context %s; see verbena context list", name)
 		}
 	}
-	if server := first(a.flags.server, a.env.Getenv("VERBENA_SERVER")); server != "" && server != r.Server {
+	if server := first(a.flags.server, a.around("VERBENA_SERVER")); server != "" && server != r.Server {
 		r = remote{Server: server, Tenant: r.Tenant} // a token belongs to the server that gave it
 	}
 	if r.Server == "" {
@@ -152,7 +152,7 @@ func (a *app) remote() (remote, error) {
 
 // override applies flags and environment to a context.
 func (a *app) override(r *remote) error {
-	r.Token = first(a.env.Getenv("VERBENA_TOKEN"), r.Token)
+	r.Token = first(a.around("VERBENA_TOKEN"), r.Token)
 	if a.flags.token != "" {
 		text, err := os.ReadFile(a.flags.token)
 		if err != nil {
@@ -160,15 +160,33 @@ func (a *app) override(r *remote) error {
 		}
 		r.Token = strings.TrimSpace(string(text))
 	}
-	if path := first(a.flags.ca, a.env.Getenv("VERBENA_CA")); path != "" {
+	if path := first(a.flags.ca, a.around("VERBENA_CA")); path != "" {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return fmt.Errorf("read the CA: %w", err)
 		}
 		r.CA = string(text)
 	}
-	r.Tenant = first(a.flags.tenant, a.env.Getenv("VERBENA_TENANT"), r.Tenant)
+	r.Tenant = first(a.flags.tenant, a.around("VERBENA_TENANT"), r.Tenant)
 	return nil
+}
+
+// around is a variable of the environment about the server. It counts for nothing beside --context: the flag
+// names a server, and its token must not come from elsewhere.
+func (a *app) around(name string) string {
+	if a.flags.context != "" {
+		return ""
+	}
+	return a.env.Getenv(name)
+}
+
+// overshadowed says that the context just chosen is not the one that commands will use.
+func (a *app) overshadowed(r remote) {
+	if server := a.env.Getenv("VERBENA_SERVER"); server != "" && server != r.Server {
+		a.note("%s", a.tr("warning: VERBENA_SERVER is %s and goes before contexts; run: unset VERBENA_SERVER VERBENA_TOKEN VERBENA_CA", server))
+	} else if a.env.Getenv("VERBENA_TOKEN") != "" {
+		a.note("%s", a.tr("warning: VERBENA_TOKEN is set and goes before the token of contexts; run: unset VERBENA_TOKEN"))
+	}
 }
 
 func first(values ...string) string {

@@ -89,6 +89,7 @@ func (a *app) login(ctx context.Context, address string, o loginOptions) error {
 		return err
 	}
 	a.note("%s", a.tr("logged in to %s as %s; context %s is remembered in %s", r.Server, who.Name, r.Name, conf.path))
+	a.overshadowed(r)
 	return nil
 }
 
@@ -253,7 +254,10 @@ func (a *app) contextCommand() *cobra.Command {
 	c.AddCommand(a.contextListCommand(),
 		&cobra.Command{Use: "use NAME", Short: a.tr("Work with this context from now on"), Args: cobra.ExactArgs(1),
 			RunE: func(_ *cobra.Command, args []string) error {
-				return a.changeContext(args[0], func(conf *config, r *remote) { conf.Current = r.Name })
+				return a.changeContext(args[0], func(conf *config, r *remote) {
+					conf.Current = r.Name
+					a.overshadowed(*r)
+				})
 			}, ValidArgsFunction: a.completeContexts},
 		&cobra.Command{Use: "set", Short: a.tr("Set the tenant of the current context: --tenant NAME"), Args: cobra.NoArgs,
 			RunE: func(c *cobra.Command, _ []string) error {
