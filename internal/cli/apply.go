@@ -2,11 +2,13 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"strings"
 	"time"
 
@@ -169,6 +171,7 @@ func (a *app) refused(d *document, err error) {
 		}
 		m.faults = append(m.faults, wrong{d.source, d.at(path), text})
 	}
+	slices.SortStableFunc(m.faults, func(x, y wrong) int { return cmp.Compare(x.at.line, y.at.line) })
 	a.complain(&m)
 }
 

@@ -162,6 +162,9 @@ func (a *app) override(r *remote) error {
 	}
 	if path := first(a.flags.ca, a.around("VERBENA_CA")); path != "" {
 		text, err := os.ReadFile(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return a.misuse("the CA's file %s does not exist. Is it of a demo that has ended? Then: unset VERBENA_SERVER VERBENA_CA VERBENA_TOKEN", path)
+		}
 		if err != nil {
 			return fmt.Errorf("read the CA: %w", err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/verbena-cloud/verbena/client"
 	"github.com/verbena-cloud/verbena/internal/fault"
@@ -132,7 +133,11 @@ func (a *app) complain(err error) {
 	}
 	red := a.paint(a.env.StderrTTY, red, a.tr("error")+":")
 	if e, ok := errors.AsType[*client.Error](err); ok {
-		fmt.Fprintf(a.env.Stderr, "%s %s: %s\n", red, printable(a.title(e.Code, e.Title)), printableLines(e.Error()))
+		title, text := printable(a.title(e.Code, e.Title))+": ", printableLines(e.Error())
+		if strings.Contains(text, title) {
+			title = "" // the text says it itself
+		}
+		fmt.Fprintf(a.env.Stderr, "%s %s%s\n", red, title, text)
 		a.evidence(e)
 		return
 	}

@@ -7,6 +7,7 @@ package flavor
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/internal/fabric"
@@ -124,6 +125,15 @@ func page(f *fault.Faults, name string) units.Bytes {
 	}
 }
 
+// binary proposes what was probably meant by a decimal unit.
+func binary(text string) string {
+	number, ok := strings.CutSuffix(strings.TrimSpace(text), "GB")
+	if !ok {
+		return ""
+	}
+	return " or " + strings.TrimSpace(number) + "GiB"
+}
+
 func memory(f *fault.Faults, text string, page units.Bytes, cells int) units.Bytes {
 	m, err := units.ParseBytes(text)
 	if err != nil {
@@ -139,7 +149,7 @@ func memory(f *fault.Faults, text string, page units.Bytes, cells int) units.Byt
 	case m < 16*units.MiB:
 		f.Add("spec.memory", "%s is too little for a VM", m)
 	case m%step != 0:
-		f.Add("spec.memory", "%s is no multiple of %s (%d cells of whole pages); use %s", m, step, cells, (m/step+1)*step)
+		f.Add("spec.memory", "%s is no multiple of %s (cells times whole pages); use %s%s", object.Quote(text), step, (m/step+1)*step, binary(text))
 	}
 	return m
 }

@@ -72,6 +72,7 @@ func TestRefused(t *testing.T) {
 		"too large":          {api.FlavorSpec{VCPUs: 1025, Memory: "99999999999GiB"}, []string{"spec.vcpus", "spec.memory"}},
 		"uneven vCPUs":       {api.FlavorSpec{VCPUs: 3, Memory: "4GiB", Cells: 2}, []string{"spec.vcpus"}},
 		"cells":              {api.FlavorSpec{VCPUs: 8, Memory: "4GiB", Cells: 9}, []string{"spec.cells"}},
+		"decimal unit":       {api.FlavorSpec{VCPUs: 2, Memory: "4GB"}, []string{"spec.memory"}},
 		"uneven pages":       {api.FlavorSpec{VCPUs: 2, Memory: "3GiB", Cells: 2, Hugepages: "1GiB"}, []string{"spec.memory"}},
 		"page":               {api.FlavorSpec{VCPUs: 1, Memory: "4GiB", Hugepages: "4KiB"}, []string{"spec.hugepages"}},
 		"odd pair":           {api.FlavorSpec{VCPUs: 1, Memory: "4GiB", RDMA: &api.RDMA{VFs: 3, HA: "dual-vf"}}, []string{"spec.rdma.vfs"}},
@@ -102,6 +103,9 @@ func TestRefused(t *testing.T) {
 		}
 		if diff := cmp.Diff(tt.path, got); diff != "" {
 			t.Errorf("%s: %s", name, diff)
+		}
+		if text := e.Fields[0].Text; name == "decimal unit" && (!strings.HasPrefix(text, `"4GB" is no multiple of 1MiB`) || !strings.HasSuffix(text, "or 4GiB")) {
+			t.Errorf("%s: %s", name, e.Fields[0].Text)
 		}
 	}
 }

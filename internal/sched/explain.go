@@ -97,9 +97,29 @@ func (d *Decision) vfs(v verdict) (text, nearest string) {
 	}
 }
 
+// paired reports whether the host has a card with two ports on the fabric, be VFs free there or not.
+func (v verdict) paired() bool {
+	for i := range v.host.PFs {
+		p := &v.host.PFs[i]
+		if p.Fabric != v.fabric || p.Card == "" {
+			continue
+		}
+		for j := range v.host.PFs[:i] {
+			if q := &v.host.PFs[j]; q.Fabric == v.fabric && q.Card == p.Card && q.Port != p.Port {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 func (d *Decision) ha(v verdict) (text, nearest string) {
 	if d.req.Lag {
 		return fmt.Sprintf("ha vf-lag needs %d VFs of PFs in switchdev mode and a bond, room is for %d", v.need, v.have), "bond its PFs in switchdev mode, or use a flavor with ha single"
+	}
+	if !v.paired() {
+		return fmt.Sprintf("ha dual-vf needs two ports of one card on fabric %s, it has no such card", v.fabric),
+			fmt.Sprintf("use a flavor with ha single, or commission the second port of a card for fabric %s", v.fabric)
 	}
 	return fmt.Sprintf("ha dual-vf needs %d VFs in pairs of two ports of one card, room is for %d", v.need, v.have), "free a VF on both ports of a card, or use a flavor with ha single"
 }

@@ -71,8 +71,13 @@ func TestPairsTakeBothPortsOfACard(t *testing.T) {
 	}
 	hosts[0].PFs = hosts[0].PFs[1:] // a card of one port and another of one port are no pair
 	_, d := sched.Place(r, hosts)
-	if v := d.Explanation().Hosts[0]; v.Rule != "ha" || v.Have != 0 || v.Need != 4 {
+	if v := d.Explanation().Hosts[0]; v.Rule != "ha" || v.Have != 0 || v.Need != 4 || !strings.Contains(v.Nearest, "second port of a card") {
 		t.Errorf("verdict = %+v", v)
+	}
+	hosts = rack(1, 1, 8)
+	hosts[0].PFs[0].Parked = sched.Bits{} // the card is one of two ports, but one is used up
+	if _, d = sched.Place(r, hosts); !strings.Contains(d.Explanation().Hosts[0].Nearest, "free a VF on both ports") {
+		t.Errorf("verdict = %+v", d.Explanation().Hosts[0])
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
@@ -207,8 +208,11 @@ func (s *Server) refusedVM(ctx context.Context, c *call, o *api.VM, err error) {
 	}
 	about := api.Ref{Kind: api.KindTenant, Name: c.tenant}
 	text := fault.Text(err)
+	if !strings.HasPrefix(text, "VM "+o.Name) {
+		text = "VM " + o.Name + ": " + text
+	}
 	_, lost := s.db.Update(ctx, func(tx store.Tx) error {
-		return s.event(tx, about, eventWarning, reason, "VM "+o.Name+": "+text)
+		return s.event(tx, about, eventWarning, reason, text)
 	})
 	if lost != nil && !errors.Is(lost, context.Canceled) {
 		s.log.WarnContext(ctx, "an event about a refused VM is lost", "request", c.id, "err", lost)
