@@ -10,15 +10,15 @@ type Tenant struct {
 // TenantSpec is what an administrator sets.
 type TenantSpec struct {
 	DisplayName string   `json:"displayName,omitempty" doc:"Name for people"`
-	Quota       Quota    `json:"quota" doc:"Upper bounds; a missing number means none of it may be used"`
+	Quota       Quota    `json:"quota" doc:"Upper bounds; the first four must be given"`
 	Members     []Member `json:"members,omitempty" doc:"Who has which role in this tenant"`
 }
 
 // Quota bounds what a tenant's VMs hold, whether they run or not.
 type Quota struct {
-	VMs                 int            `json:"vms" minimum:"0" doc:"VMs; 0 or missing = none"`
-	VCPUs               int            `json:"vcpus" minimum:"0" doc:"vCPUs of all VMs together; 0 or missing = none"`
-	Memory              string         `json:"memory" example:"512GiB" doc:"Memory of all VMs together; missing = none"`
+	VMs                 int            `json:"vms" minimum:"0" doc:"VMs; 0 = none"`
+	VCPUs               int            `json:"vcpus" minimum:"0" doc:"vCPUs of all VMs together; 0 = none"`
+	Memory              string         `json:"memory" example:"512GiB" doc:"Memory of all VMs together; 0GiB = none"`
 	VFs                 int            `json:"vfs" minimum:"0" doc:"Virtual functions in all"`
 	VFsPerFabric        map[string]int `json:"vfsPerFabric,omitempty" doc:"Virtual functions per fabric; a fabric not named here is bounded by vfs alone"`
 	GuaranteedBandwidth string         `json:"guaranteedBandwidth,omitempty" example:"40Gbps" doc:"Sum of minRate over all VFs; empty = no bound"`
