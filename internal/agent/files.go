@@ -43,10 +43,10 @@ func Directory(dir string) (Files, error) {
 // passable makes a directory that QEMU's user can pass through to the disks below it, and nobody else can
 // read, whatever the umask is (systemd's UMask=0077 would close it).
 func passable(dir string) error {
-	if err := os.MkdirAll(dir, 0o711); err != nil { //nolint:gosec // see above
+	if err := os.MkdirAll(dir, 0o711); err != nil { //nolint:gosec // QEMU passes through, as said above
 		return err
 	}
-	return os.Chmod(dir, 0o711) //nolint:gosec // see above
+	return os.Chmod(dir, 0o711) //nolint:gosec // QEMU passes through, as said above
 }
 
 // Read returns a file's content.
