@@ -83,7 +83,7 @@ func (s *Server) runFeed(ctx context.Context) error {
 	for ctx.Err() == nil {
 		err := s.followStore(ctx)
 		if ctx.Err() != nil {
-			return nil
+			return nil //nolint:nilerr // the end was asked for, and err only says so
 		}
 		if !fault.Is(err, fault.Gone) {
 			s.warn(ctx, "the feed of the agents is cut off and will be taken up again", err)
@@ -144,7 +144,7 @@ func touched(commit store.Commit) (hosts map[string]bool, all bool) {
 				}
 				v, err := store.Peek[api.VM](e)
 				if err != nil {
-					return nil, true //nolint:nilerr // better all look than one is missed
+					return nil, true // better all look than one is missed
 				}
 				hosts = with(hosts, v.Status.Host)
 			}
