@@ -154,7 +154,7 @@ func (a *app) environment() [][2]string {
 		{"VERBENA_TENANT", a.tr("tenant to work in")},
 		{"VERBENA_CONTEXT", a.tr("context to use")},
 		{"VERBENA_CONFIG", a.tr("file of the contexts; default ~/.config/verbena/config.yaml")},
-		{"VERBENA_DATA", a.tr("data directory of server, backup and restore")},
+		{"VERBENA_DATA_DIR", a.tr("data directory of server, backup and restore")},
 		{"VERBENA_JOIN_TOKEN", a.tr("join token of an agent")},
 		{"VERBENA_DIFF", a.tr("program that verbena diff runs with two files")},
 		{"LC_ALL, LC_MESSAGES, LANG", a.tr("language of texts: zh… is Chinese, all else English")},

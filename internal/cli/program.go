@@ -101,7 +101,7 @@ func (a *app) etcdFlags(c *cobra.Command, e *Etcd) {
 
 // dataDir is where the server keeps its state unless told otherwise.
 func (a *app) dataDir() string {
-	return first(a.env.Getenv("VERBENA_DATA"), "/var/lib/verbena")
+	return first(a.env.Getenv("VERBENA_DATA_DIR"), "/var/lib/verbena")
 }
 
 func (a *app) serverCommand() *cobra.Command {
@@ -123,7 +123,7 @@ bootstrap-token in the data directory; the file goes when the token is first use
 		},
 	}
 	f := c.Flags()
-	f.StringVar(&o.Data, "data", a.dataDir(), a.tr("directory of the state (VERBENA_DATA)"))
+	f.StringVar(&o.Data, "data", a.dataDir(), a.tr("directory of the state (VERBENA_DATA_DIR)"))
 	f.StringVar(&o.Listen, "listen", "127.0.0.1:7443", a.tr("address to listen on"))
 	f.StringSliceVar(&o.Names, "name", nil, a.tr("further names and addresses that people and agents reach the server by"))
 	f.BoolVar(&o.Memory, "memory", false, a.tr("keep everything in memory: for tests, all is lost at the end"))
@@ -248,7 +248,7 @@ cluster (--etcd). The file holds everything, secrets too: keep it safe. An exist
 			fmt.Fprintf(a.env.Stdout, "%s\n", o.File)
 			return nil
 		}}
-	c.Flags().StringVar(&o.Data, "data", a.dataDir(), a.tr("directory of the state (VERBENA_DATA)"))
+	c.Flags().StringVar(&o.Data, "data", a.dataDir(), a.tr("directory of the state (VERBENA_DATA_DIR)"))
 	a.etcdFlags(c, &o.Etcd)
 	a.logFlags(c, &o.Log)
 	return c
@@ -306,7 +306,7 @@ func (a *app) restoreCommand() *cobra.Command {
 			fmt.Fprintf(a.env.Stdout, "%s\n", first(strings.Join(o.Etcd.URLs, ","), o.Data))
 			return nil
 		}}
-	c.Flags().StringVar(&o.Data, "data", a.dataDir(), a.tr("directory of the state (VERBENA_DATA)"))
+	c.Flags().StringVar(&o.Data, "data", a.dataDir(), a.tr("directory of the state (VERBENA_DATA_DIR)"))
 	a.etcdFlags(c, &o.Etcd)
 	a.logFlags(c, &o.Log)
 	return c
