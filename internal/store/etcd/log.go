@@ -57,9 +57,10 @@ func (b *bridge) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.Check
 	return ce
 }
 
-// idle picks out warnings about listeners that an embedded member does not have.
+// idle picks out warnings about what an embedded member does not have: listeners, and users with tokens.
 func idle(message string) bool {
-	return strings.HasPrefix(message, "Running http and grpc server on single port")
+	return strings.HasPrefix(message, "Running http and grpc server on single port") ||
+		strings.HasPrefix(message, "simple token is not cryptographically signed")
 }
 
 // Write implements zapcore.Core.
