@@ -21,12 +21,22 @@ type batch struct {
 	last    int64  // what the commit key's revision must be
 	state   *replica.State
 	commit  store.Commit
+	stored  stored
 	seen    int64 // revision at which the watch brought this batch
 	unclear bool  // history was lost before it could be seen
 
 	once   sync.Once
 	done   chan struct{} // closed when result is set
 	result outcome
+}
+
+// stored is how a batch lies in etcd, and what it clears away on its way.
+type stored struct {
+	key, movedKey string
+	value, moved  []byte
+	versions      []version // that were moved
+	victims       []*record // that are not needed any more then
+	owed          int       // of DB.owed
 }
 
 // outcome of a batch: committed at rev, to be run again, or refused.

@@ -23,6 +23,7 @@ func (d *DB) commitAll() {
 		for b := d.take(); b != nil; b = d.take() {
 			start := time.Now()
 			d.commit(b)
+			d.forget(b)
 			d.gather(b, min(time.Since(start)/4, maxGather))
 		}
 	}
@@ -77,6 +78,7 @@ func (d *DB) take() *batch {
 	b.state = b.draft.Base()
 	if !b.draft.Empty() {
 		b.state, b.commit = b.draft.Seal()
+		d.store(b)
 	}
 	d.flight = b
 	return b
@@ -93,15 +95,13 @@ func (d *DB) send(b *batch) (*clientv3.TxnResponse, error) {
 	defer cancel()
 	var ops []clientv3.Op
 	if !b.draft.Empty() {
-		ops = make([]clientv3.Op, 0, len(b.commit.Changes)+1)
-		for _, ch := range b.commit.Changes {
-			if ch.Entry == nil {
-				ops = append(ops, clientv3.OpDelete(d.conf.Prefix+ch.Key))
-			} else {
-				ops = append(ops, clientv3.OpPut(d.conf.Prefix+ch.Key, string(ch.Entry.Value)))
-			}
-		}
-		ops = append(ops, clientv3.OpPut(d.commitKey(), b.id))
+		ops = append(ops, clientv3.OpPut(b.stored.key, string(b.stored.value)), clientv3.OpPut(d.commitKey(), b.id))
+	}
+	if len(b.stored.moved) > 0 {
+		ops = append(ops, clientv3.OpPut(b.stored.movedKey, string(b.stored.moved)))
+	}
+	for _, r := range b.stored.victims {
+		ops = append(ops, clientv3.OpDelete(r.key))
 	}
 	return d.kv.Txn(ctx).If(d.unmoved(b)).Then(ops...).Else(clientv3.OpGet(d.commitKey())).Commit()
 }
@@ -138,6 +138,7 @@ func (d *DB) committed(b *batch, rev int64) {
 	d.mu.Lock()
 	if !b.draft.Empty() && rev == b.draft.Rev() && d.replica.Publish(b.state, b.draft.Base(), b.commit) {
 		d.last = rev
+		d.shelve(b)
 	}
 	d.mu.Unlock()
 	if !b.draft.Empty() {
@@ -191,6 +192,20 @@ func (d *DB) wait(b *batch, late outcome, cond func() bool) bool {
 			d.suspend(b, late)
 			ctx = d.ctx
 		}
+	}
+}
+
+// refuse has Updates answered with err until resume.
+func (d *DB) refuse(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.down == nil {
+		d.down = err
+		d.log.Error("changes are refused", "cause", err)
+	}
+	if d.open != nil {
+		d.open.finish(outcome{err: d.down})
+		d.open = nil
 	}
 }
 
@@ -305,7 +320,7 @@ func (d *DB) refusal(err error) error {
 	case errors.Is(err, rpctypes.ErrRequestTooLarge):
 		return fault.Wrap(err, fault.TooLarge, "etcd takes no transaction of this size; its --max-request-bytes must be at least 1572864")
 	case errors.Is(err, rpctypes.ErrTooManyOps):
-		return fault.Wrap(err, fault.TooLarge, "etcd takes fewer operations in a transaction than the %d that are configured; set its --max-txn-ops or lower the store's", d.conf.MaxOps)
+		return fault.Wrap(err, fault.TooLarge, "etcd takes fewer operations in a transaction than %d; raise its --max-txn-ops, whose default is 128", maxVictims+4)
 	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrInvalidAuthToken):
 		return fault.Wrap(err, fault.Unavailable, "etcd does not let this server write below %s; grant the role of its certificate readwrite there", d.root())
 	case errors.Is(err, rpctypes.ErrTooManyRequests):

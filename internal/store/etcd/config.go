@@ -22,7 +22,6 @@ type Config struct {
 
 	Prefix  string        // of all keys, default "/verbena"; one per cloud that shares the cluster
 	Timeout time.Duration // until an Update is answered Unavailable when etcd does not answer, default 5 s
-	MaxOps  int           // operations that the cluster takes in a transaction (its --max-txn-ops), default 128; an embedded one takes 8192
 	Quota   int64         // bytes that an embedded member may store, default 8 GiB, which is also etcd's suggested maximum
 	History int           // changes that a watch can be resumed from, default 65 536
 	Queue   int           // commits that may wait for one slow watcher, default 4 096
@@ -31,6 +30,8 @@ type Config struct {
 	// Die ends the program when an embedded member can't go on, such as with a full disk: etcd itself knows
 	// no other way, and nothing that was acknowledged is lost. It must not return. nil: a panic.
 	Die func(error)
+
+	garbage garbage // tests want less of it
 }
 
 // TLS names the files for https endpoints. Empty fields: the system's roots, no client certificate, the
@@ -41,9 +42,7 @@ type TLS struct {
 }
 
 const (
-	embeddedOps = 8192 // --max-txn-ops of the embedded member
-	defaultOps  = 128  // etcd's own default
-	opOverhead  = 64   // protobuf framing of one put, measured as 12 bytes, and compare room
+	maxRequest = 1400 << 10 // bytes of a batch's records; etcd takes 1.5 MiB with its own framing
 )
 
 // normal returns the config with its defaults, or what is wrong with it.
@@ -66,13 +65,8 @@ func (c Config) normal() (Config, error) {
 	if (c.TLS.Cert == "") != (c.TLS.Key == "") {
 		return c, fault.New(fault.Invalid, "a client certificate for etcd needs both its certificate and its key file")
 	}
-	switch {
-	case c.Dir != "":
-		c.MaxOps = embeddedOps
-	case c.MaxOps == 0:
-		c.MaxOps = defaultOps
-	case c.MaxOps < 2:
-		return c, fault.New(fault.Invalid, "%d operations per etcd transaction are too few", c.MaxOps)
+	if c.garbage == (garbage{}) {
+		c.garbage = garbage{slack: slack, records: manyRecords}
 	}
 	if c.Timeout <= 0 {
 		c.Timeout = 5 * time.Second
@@ -88,8 +82,7 @@ func (c Config) normal() (Config, error) {
 
 func (c Config) limits() replica.Limits {
 	l := replica.DefaultLimits()
-	l.Ops = c.MaxOps - 1 // one is the commit key's
-	l.Overhead = opOverhead + len(c.Prefix)
+	l.Overhead = perVersion
 	return l
 }
 

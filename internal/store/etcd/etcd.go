@@ -40,10 +40,14 @@ type DB struct {
 
 	mu     sync.Mutex // held while a function of an Update runs
 	last   int64      // revision of the commit key in the replica's newest state
+	shelf  *shelf     // where in etcd the newest state lies
+	owed   []version  // deletions by foreign hands that the next record repeats, or older records would undo them
 	serial int64      // of batches
 	open   *batch     // takes Updates
 	flight *batch     // is being committed
 	down   error      // answer to Updates that come now
+
+	history history // of the committer
 
 	gathered chan struct{} // closed when awaited comes down to 0
 	awaited  int           // Updates that the committer waits for
@@ -75,11 +79,14 @@ func openWith(ctx context.Context, c Config, wrap func(clientv3.KV) clientv3.KV)
 	if d.kv = d.client.KV; wrap != nil {
 		d.kv = wrap(d.kv)
 	}
-	s, last, err := d.load(ctx)
+	s, last, shelf, err := d.load(ctx)
 	if err != nil {
-		return nil, errors.Join(d.unreachable(err), d.disconnect())
+		if fault.KindOf(err) == fault.Internal {
+			err = d.unreachable(err)
+		}
+		return nil, errors.Join(err, d.disconnect())
 	}
-	d.last = last
+	d.last, d.shelf = last, shelf
 	d.replica = replica.New(s, replica.Config{History: c.History, Queue: c.Queue})
 	d.ctx, d.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	d.work.Go(d.follow)
@@ -208,6 +215,9 @@ func (d *DB) Close() error {
 	}
 	return nil
 }
+
+// recordRoot is the prefix of the records.
+func (d *DB) recordRoot() string { return d.conf.Prefix + replica.Records }
 
 // local turns a key in etcd into the store's.
 func (d *DB) local(key []byte) string { return strings.TrimPrefix(string(key), d.conf.Prefix) }

@@ -94,7 +94,7 @@ func (t *lossyTxn) Commit() (*clientv3.TxnResponse, error) {
 func openLossy(t *testing.T, c etcd.Config, next func() fate) (*etcd.DB, *lossyKV) {
 	t.Helper()
 	l := &lossyKV{fate: func() fate { return arrives }}
-	db, err := etcd.OpenWith(t.Context(), c, func(kv clientv3.KV) clientv3.KV { l.KV = kv; return l })
+	db, err := etcd.OpenWith(t.Context(), etcd.Eager(c), func(kv clientv3.KV) clientv3.KV { l.KV = kv; return l })
 	check(t, err)
 	t.Cleanup(func() { check(t, db.Close()) })
 	l.fate = next
@@ -178,7 +178,7 @@ func TestSilence(t *testing.T) {
 	now.Store(int64(arrives))
 	eventually(t, func() bool { return l.seen.Load() > asked && mayPut(t, db) })
 	put(t, db, "/a", "after")
-	if a, b := value(t, db, "/a"), value(t, db, "/b"); a != "after" || b != "<none>" {
+	if a, b := value(t, db, "/a"), value(t, db, "/b"); a != "after" || b != none {
 		t.Errorf("a = %q, b = %q", a, b)
 	}
 }

@@ -21,7 +21,7 @@ const killWriters = 16
 // in one Update, and reports it once it is acknowledged.
 func writeForever() error {
 	ctx := context.Background()
-	db, err := etcd.Open(ctx, etcd.Config{Dir: os.Getenv("DIR")})
+	db, err := etcd.Open(ctx, etcd.Eager(etcd.Config{Dir: os.Getenv("DIR")}))
 	if err != nil {
 		return err
 	}

@@ -232,9 +232,12 @@ func put(tb testing.TB, db store.DB, key, value string) int64 {
 	return rev
 }
 
+// none is the value of a key that does not exist.
+const none = "<none>"
+
 func value(tb testing.TB, db store.DB, key string) string {
 	tb.Helper()
-	out := "<none>"
+	out := none
 	check(tb, db.View(tb.Context(), func(tx store.Tx) error {
 		if e := tx.Get(key); e != nil {
 			out = string(e.Value)

@@ -75,7 +75,6 @@ func memberConfig(ctx context.Context, c Config) *embed.Config {
 	ec.InitialCluster = ec.Name + "=" + nowhere.String()
 	ec.EnableGRPCGateway = false
 	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zapLogger(ctx, c.Log, &atomic.Value{}).WithOptions(c.lastWords()...))
-	ec.MaxTxnOps = embeddedOps
 	ec.QuotaBackendBytes = c.Quota
 	ec.AutoCompactionMode = embed.CompactorModePeriodic
 	ec.AutoCompactionRetention = "1h"

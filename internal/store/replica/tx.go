@@ -13,6 +13,9 @@ import (
 // Reserved is the key that engines keep for themselves; no transaction may put it.
 const Reserved = "/commit"
 
+// Records is the prefix of keys that engines keep for themselves.
+const Records = "/record/"
+
 // maxKey bounds a key: the longest that the layout of objects makes is below 300 bytes.
 const maxKey = 1024
 
@@ -158,7 +161,7 @@ func (t *Tx) may(key string) bool {
 		t.fail(fault.New(fault.Internal, "a view put %s; only an update may", clip(key)))
 	case len(key) < 2 || key[0] != '/' || len(key) > maxKey:
 		t.fail(fault.New(fault.Internal, "%s is no key: one starts with / and has 2 to %d bytes", clip(key), maxKey))
-	case key == Reserved:
+	case key == Reserved || strings.HasPrefix(key, Records):
 		t.fail(fault.New(fault.Internal, "%s is the engine's own key", key))
 	default:
 		return true
