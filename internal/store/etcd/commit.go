@@ -95,15 +95,22 @@ func (d *DB) send(b *batch) (*clientv3.TxnResponse, error) {
 	defer cancel()
 	var ops []clientv3.Op
 	if !b.draft.Empty() {
-		ops = append(ops, clientv3.OpPut(b.stored.key, string(b.stored.value)), clientv3.OpPut(d.commitKey(), b.id))
+		ops = append(ops, putBytes(b.stored.key, b.stored.value), clientv3.OpPut(d.commitKey(), b.id))
 	}
 	if len(b.stored.moved) > 0 {
-		ops = append(ops, clientv3.OpPut(b.stored.movedKey, string(b.stored.moved)))
+		ops = append(ops, putBytes(b.stored.movedKey, b.stored.moved))
 	}
 	for _, r := range b.stored.victims {
 		ops = append(ops, clientv3.OpDelete(r.key))
 	}
 	return d.kv.Txn(ctx).If(d.unmoved(b)).Then(ops...).Else(clientv3.OpGet(d.commitKey())).Commit()
+}
+
+// putBytes is OpPut without its two copies of the value, which nobody changes any more.
+func putBytes(key string, value []byte) clientv3.Op {
+	op := clientv3.OpPut(key, "")
+	op.WithValueBytes(value)
+	return op
 }
 
 func (d *DB) commit(b *batch) {
