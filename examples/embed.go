@@ -3,7 +3,7 @@ package examples
 
 import "embed"
 
-// Demo has the manifests of the demo below demo/.
+// Demo has the manifests of the demo below demo/, and below refused/ those that it shows the refusal of.
 //
-//go:embed demo/*.yaml
+//go:embed demo/*.yaml refused/*.yaml
 var Demo embed.FS

@@ -106,25 +106,38 @@ func newStory(ctx context.Context, o cli.DemoOptions, dir, version string) (*sto
 
 // layOut writes the manifests where the reader can look at them and change them.
 func (s *story) layOut() error {
-	s.manifests = filepath.Join(s.dir, "manifests")
-	if err := os.MkdirAll(s.manifests, 0o700); err != nil {
-		return fmt.Errorf("make the directory of the manifests: %w", err)
+	for _, dir := range []string{accepted, notAccepted} {
+		if err := os.MkdirAll(filepath.Join(s.dir, dir), 0o700); err != nil {
+			return fmt.Errorf("make the directory of the manifests: %w", err)
+		}
 	}
-	list, err := fs.ReadDir(examples.Demo, "demo")
+	s.manifests = filepath.Join(s.dir, accepted)
+	paths, err := fs.Glob(examples.Demo, "*/*.yaml")
 	if err != nil {
 		return fmt.Errorf("read the manifests: %w", err)
 	}
-	for _, f := range list {
-		text, err := fs.ReadFile(examples.Demo, "demo/"+f.Name())
+	for _, path := range paths {
+		text, err := fs.ReadFile(examples.Demo, path)
 		if err != nil {
 			return fmt.Errorf("read a manifest: %w", err)
 		}
-		if err := os.WriteFile(filepath.Join(s.manifests, f.Name()), text, 0o600); err != nil {
+		dir, name := filepath.Split(path)
+		to := accepted
+		if filepath.Clean(dir) == notAccepted {
+			to = notAccepted
+		}
+		if err := os.WriteFile(filepath.Join(s.dir, to, name), text, 0o600); err != nil {
 			return fmt.Errorf("write a manifest: %w", err)
 		}
 	}
 	return nil
 }
+
+// Directories of the manifests: a reader may apply all of the first one at once and nothing is refused.
+const (
+	accepted    = "manifests"
+	notAccepted = "refused"
+)
 
 func writeReport(w io.Writer, r report) error {
 	e := json.NewEncoder(w)

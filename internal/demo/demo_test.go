@@ -135,6 +135,56 @@ func (u *until) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// TestManifestsCanBeAppliedWhole: who applies the directory that the demo names gets no error.
+func TestManifestsCanBeAppliedWhole(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var said, stderr bytes.Buffer
+	o := options(nil, &stderr, "en")
+	code := -1
+	o.Once, o.Data = false, t.TempDir()
+	o.Stdout = writer(func(p []byte) (int, error) {
+		n, err := said.Write(p)
+		if code >= 0 || !strings.Contains(string(p), "manifests: ") {
+			return n, err
+		}
+		dir := strings.Fields(after(said.String(), "manifests: "))[0]
+		var answer bytes.Buffer
+		code = cli.Main(ctx, cli.Env{
+			Stdin: strings.NewReader(""), Stdout: &answer, Stderr: &answer, Version: "test",
+			Getenv: func(name string) string {
+				if name == "HOME" {
+					return o.Data
+				}
+				value, _, _ := strings.Cut(after(said.String(), "export "+name+"="), "\n")
+				return value
+			},
+		}, []string{"apply", "-f", dir}, cli.Programs{})
+		if code != 0 || !strings.Contains(answer.String(), "vm/train-0 (research) ") {
+			t.Errorf("apply -f %s exits with %d:\n%s", dir, code, answer.String())
+		}
+		cancel()
+		return n, err
+	})
+	if err := demo.Run(ctx, o, "test"); err != nil {
+		t.Fatalf("%v\n%s", err, stderr.String())
+	}
+	if code < 0 {
+		t.Errorf("the demo never named its manifests:\n%s", said.String())
+	}
+}
+
+// after is what follows the first occurrence of a mark in a text; empty without one.
+func after(text, mark string) string {
+	_, rest, _ := strings.Cut(text, mark)
+	return rest
+}
+
+// writer is a function that takes what is written.
+type writer func(p []byte) (int, error)
+
+func (f writer) Write(p []byte) (int, error) { return f(p) }
+
 func TestRefusesADirectoryInUse(t *testing.T) {
 	var out, stderr bytes.Buffer
 	o := options(&out, &stderr, "en")

@@ -33,7 +33,7 @@ type story struct {
 	report report
 }
 
-// The VMs of the story. The manifests are in examples/demo.
+// The VMs of the story. The manifests are in examples/demo and examples/refused.
 const (
 	research = "research"
 	payments = "payments"
@@ -83,7 +83,7 @@ func (s *story) tell(ctx context.Context) error {
 func (s *story) run(ctx context.Context, args ...string) int {
 	shown := make([]string, len(args))
 	for i, a := range args {
-		shown[i] = strings.ReplaceAll(a, s.manifests, "manifests")
+		shown[i] = strings.ReplaceAll(a, s.dir+string(filepath.Separator), "")
 	}
 	fmt.Fprintf(s.out, "\n  $ verbena %s\n", strings.Join(shown, " "))
 	w := &indented{w: s.out}
@@ -193,21 +193,22 @@ func (s *story) vms(ctx context.Context) error {
 func (s *story) quota(ctx context.Context) error {
 	s.chapter("Refused for quota, with the sheet")
 	s.say("payments holds 2 of its 3 VFs and asks for a VM with 2 more.")
-	return s.refuse(ctx, "refused-quota.yaml", 5, "quota")
+	return s.refuse(ctx, "quota.yaml", 5, "quota")
 }
 
 func (s *story) numa(ctx context.Context) error {
 	s.chapter("Refused for want of a NUMA-local VF, host by host")
 	s.say("research asks for a VM of two cells, each with a storage VF on its own node. Storage NICs sit on node 1 only.")
-	return s.refuse(ctx, "refused-numa.yaml", 6, "no-capacity")
+	return s.refuse(ctx, "numa.yaml", 6, "no-capacity")
 }
 
 // refuse applies a manifest that must be refused: with that exit code for people, that code for programs.
 func (s *story) refuse(ctx context.Context, manifest string, exit int, code string) error {
-	if got := s.run(ctx, "apply", "-f", s.manifest(manifest)); got != exit {
+	path := filepath.Join(s.dir, notAccepted, manifest)
+	if got := s.run(ctx, "apply", "-f", path); got != exit {
 		return fmt.Errorf("verbena apply exited with %d, not with %d", got, exit)
 	}
-	vm, err := vmOf(s.words.Lang, s.manifest(manifest))
+	vm, err := vmOf(s.words.Lang, path)
 	if err != nil {
 		return err
 	}
