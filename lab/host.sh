@@ -12,8 +12,11 @@
 # hub: it has link, and no frame leaves the emulator.
 #
 # QEMU comes from the Debian 13 root and runs inside it: igb works there (10.0.13) and is broken or missing in the
-# QEMU of Debian 12 (7.2, 10.0.2) and Ubuntu 24.04 (8.2). The mounts this takes live in a namespace of the process.
+# QEMU of Debian 12 (7.2, 10.0.2) and Ubuntu 24.04 (8.2).
 set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=qemu.sh
+. "$here/qemu.sh"
 cache=$1 run=$2 accel=$3
 
 # shellcheck disable=SC2054 # the commas are QEMU's
@@ -37,24 +40,5 @@ args=(
 	-serial file:/mnt/console
 	-kernel /srv/vmlinuz -initrd /srv/initrd.img
 )
-kernel="root=/dev/vda rw console=ttyS0 quiet panic=-1 intel_iommu=on iommu=pt"
-# What keeps an emulated boot short: no speculation fences, no clock calibration, no fsck, expedited grace periods,
-# of the security modules only those that libvirt hosts use, and no module for what has no use here.
-kernel+=" mitigations=off nokaslr audit=0 no_timer_check tsc=reliable fastboot rcupdate.rcu_expedited=1"
-kernel+=" lsm=lockdown,capability,yama,apparmor systemd.show_status=0 systemd.unit=multi-user.target"
-kernel+=" modprobe.blacklist=pcspkr,iTCO_wdt,lpc_ich,qemu_fw_cfg,button,intel_agp,drm"
-case $accel in
-kvm) args+=(-accel kvm -cpu host) ;;
-tcg) args+=(-accel "tcg,thread=multi" -cpu "max,-svm") ;; # with svm its VMs would run in KVM in emulated SVM
-*) echo "host.sh: ACCEL is kvm or tcg, not $accel" >&2 && exit 2 ;;
-esac
-
-# shellcheck disable=SC2016 # expanded by the inner shell
-exec unshare --mount --propagation private bash -euc '
-	cache=$1 run=$2; shift 2
-	mount --rbind /dev "$cache/root/dev"
-	mount -t proc proc "$cache/root/proc"
-	mount --bind "$cache" "$cache/root/srv"
-	mount --bind "$run" "$cache/root/mnt"
-	exec setpriv --pdeathsig KILL chroot "$cache/root" /usr/bin/env -i PATH=/usr/bin TMPDIR=/mnt qemu-system-x86_64 "$@"
-' _ "$cache" "$run" "${args[@]}" -append "$kernel"
+mapfile -t -O "${#args[@]}" args < <(accelerate "$accel")
+qemu_in_root "$cache" "$run" "${args[@]}" -append "$kernel_arguments"

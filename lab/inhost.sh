@@ -4,10 +4,13 @@
 # bin/verbena is used, so what is checked can't be made true by what checks it.
 set -uo pipefail
 readonly lab=/mnt state=/var/lib/verbena logs=/var/log/verbena
-readonly pf=/sys/bus/pci/devices/0000:81:00.0 # the emulated 82576
 readonly server=https://127.0.0.1:7443
-passed=0 failed=0
 export HOME=/root LC_ALL=C.UTF-8
+
+# shellcheck source=kernel.sh
+. "$lab/kernel.sh"
+# shellcheck source=check.sh
+. "$lab/check.sh"
 
 main() {
 	install -d "$state" # QEMU's user must get through to the disks
@@ -21,13 +24,6 @@ main() {
 	step crash_while_creating second
 	step crash_while_running
 	step delete first second
-}
-
-# step runs one part of the story; what comes after a broken part would only repeat that it is broken.
-step() {
-	((failed == 0)) || return
-	note "$*"
-	"$@"
 }
 
 start_server() {
@@ -84,7 +80,7 @@ crash_while_creating() {
 	until [[ $(tagged) != "$before" ]] || ((SECONDS > deadline)); do sleep 0.05; done
 	kill_agent
 	is "the agent died with the VF half programmed: VFs with a VLAN" "$((before + 1))" "$(tagged)"
-	is "its QEMU at that moment" none "$(qemu_of_vm "$vm")"
+	is "its QEMU at that moment" none "$(qemu_of_vm "research.$vm")"
 	start_agent
 	attached "$vm"
 }
@@ -161,64 +157,6 @@ parked_in_kernel() {
 	is "VF $1: rates" none "$(word '((min|max)_tx_rate [^,]*)' "$(vf_line "$1")" none)"
 }
 
-iommu_group() { link "$pf/virtfn$1/iommu_group"; }
-pci_address() { link "$pf/virtfn$1"; }
-link() { basename "$(readlink "$1")"; }
-
-vf_lines() { ip link show dev "$(ls "$pf/net")" | grep -E '^ +vf '; }
-vf_line() { vf_lines | grep -E "^ +vf $1 "; }
-vf_mac() { vf_line "$1" | grep -oE -m 1 '([0-9a-f]{2}:){5}[0-9a-f]{2}' | head -n 1; }
-tagged() { vf_lines | grep -c 'vlan '; }
-
-# vf_attributes prints a VF's attributes in one form; ip leaves out what is 0.
-vf_attributes() {
-	local line
-	line=$(vf_line "$1")
-	printf 'mac %s vlan %s qos %s spoofchk %s trust %s\n' "$(vf_mac "$1")" \
-		"$(word 'vlan ([0-9]+)' "$line" 0)" "$(word 'qos ([0-9]+)' "$line" 0)" \
-		"$(word 'spoof checking (on|off)' "$line" unknown)" "$(word 'trust (on|off)' "$line" unknown)"
-}
-
-word() { if [[ $2 =~ $1 ]]; then echo "${BASH_REMATCH[1]}"; else echo "$3"; fi; }
-
-# holders prints "GROUP PID" for each process that has a VFIO group open.
-holders() {
-	find /proc/[0-9]*/fd -lname '/dev/vfio/[0-9]*' -printf '%l %p\n' 2>/dev/null |
-		sed -E 's|/dev/vfio/([0-9]+) /proc/([0-9]+)/.*|\1 \2|' | sort -u
-}
-
-holder() { holders | awk -v group="$1" '$1 == group {print $2; found = 1} END {if (!found) print "none"}'; }
-
-qemu_of_vm() { grep -lsz "^guest=research\\.$1," /proc/[0-9]*/cmdline | cut -d/ -f3 | grep . || echo none; }
-
-vfs_of_qemu() { tr '\0' '\n' <"/proc/$1/cmdline" | grep -oE '"?host"?[:=]"?[0-9a-f:.]{12}' | grep -oE '[0-9a-f:.]{12}$'; }
-
-memory_policy() { grep -oE 'bind:[0-9,-]+' "/proc/$1/numa_maps" | sort | uniq -c | sort -rn | awk 'NR == 1 {print $2}'; }
-
-# eventually SECONDS TEXT EXPECTED COMMAND… waits until COMMAND prints EXPECTED.
-eventually() {
-	local limit=$1 text=$2 expected=$3 began=$SECONDS seen
-	shift 3
-	while seen=$("$@") || true; do
-		if [[ $seen == "$expected" ]] || ((SECONDS - began >= limit)); then break; fi
-		sleep 0.5
-	done
-	is "$text" "$expected" "$seen" "after $((SECONDS - began)) s"
-}
-
-# is TEXT EXPECTED SEEN [MORE] is one check.
-is() {
-	if [[ $3 == "$2" ]]; then
-		((++passed))
-		say "ok: $1: ${3//$'\n'/; } ${4:-}"
-	else
-		((++failed))
-		say "FAIL: $1: seen: '$3' expected: '$2' ${4:-}"
-		return 1
-	fi
-}
-
-note() { say "-- $*"; }
 say() { printf '%5.0f s  %s\n' "$(cut -d' ' -f1 /proc/uptime)" "$*" >&3; }
 
 # report opens the ports out of the host; udev makes their names a little after boot.

@@ -6,7 +6,9 @@
 #   root.img   the same as an ext4 image; boot it with snapshot=on
 #   vmlinuz    its kernel
 #   initrd.img its initrd, only what finds the root disk
-# A change of this file makes a new folder and removes the old ones.
+#   guest.img  the disk of the small guest that runs in the hypervisors' VMs
+#   key        the private key that the hypervisors' root takes by ssh
+# A change of this file or of guest/ makes a new folder and removes the old ones.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck source=common.sh
@@ -17,7 +19,9 @@ readonly mirror=${VERBENA_LAB_MIRROR:-http://deb.debian.org/debian}
 readonly keyring=/usr/share/keyrings/debian-archive-keyring.gpg # without it debootstrap would trust whatever it gets
 readonly packages=(
 	systemd-sysv udev kmod dbus initramfs-tools linux-image-amd64
-	iproute2 pciutils rdma-core
+	iproute2 pciutils rdma-core ethtool nftables iputils-ping openssh-server tcpdump
+	ibverbs-utils perftest rdmacm-utils
+	busybox-static syslinux mtools dosfstools xz-utils # what the guest's disk is made of and with
 	qemu-system-x86 qemu-utils libvirt-daemon-system libvirt-daemon-driver-qemu libvirt-clients apparmor
 )
 # A private mount and process namespace: what the install mounts or starts is gone when it ends, however it ends,
@@ -27,7 +31,7 @@ readonly apart=(setpriv --pdeathsig KILL unshare --mount --pid --fork --kill-chi
 main() {
 	local cache key folder
 	cache=$(cache_folder)
-	key=$(sha256sum "${BASH_SOURCE[0]}" | cut -c1-12)
+	key=$(cat "${BASH_SOURCE[0]}" "$here"/guest/* | sha256sum | cut -c1-12)
 	folder=$cache/$key
 	if [[ -e $folder/complete ]]; then
 		echo "$folder"
@@ -37,7 +41,7 @@ main() {
 	need_tools debootstrap:debootstrap mke2fs:e2fsprogs unshare:util-linux setpriv:util-linux flock:util-linux
 	need_file "$keyring" debian-archive-keyring
 	mkdir -p "$cache"
-	need_disk "$cache" 4
+	need_disk "$cache" 5
 	exec 9>"$cache/lock"
 	flock 9 # two runs at once: the second waits and finds the root made
 	if [[ ! -e $folder/complete ]]; then
@@ -54,7 +58,7 @@ build() {
 	say "building the root of the emulated hypervisor in $folder (once; 2 to 4 minutes, 2 GB)"
 	rm -rf --one-file-system "$folder"
 	mkdir -p "$folder"
-	if ! { install_debian "$root" && configure "$root" && image "$folder"; } >"$folder/build.log" 2>&1; then
+	if ! { install_debian "$root" && configure "$root" && let_in "$folder" && guest_disk "$folder" && image "$folder"; } >"$folder/build.log" 2>&1; then
 		tail -n 25 "$folder/build.log" >&2
 		die "the root was not built; the whole log is $folder/build.log" \
 			"is $mirror reachable? another mirror: VERBENA_LAB_MIRROR=URL"
@@ -99,12 +103,29 @@ configure() {
 		Description=The lab's program from the second disk
 		After=libvirtd.socket
 		Wants=libvirtd.socket
+		ConditionKernelCommandLine=!lab.role
 		SuccessAction=poweroff-force
 		FailureAction=poweroff-force
 		[Service]
 		Type=oneshot
 		ExecStartPre=/bin/mount -o ro /dev/vdb /mnt
 		ExecStart=/bin/bash /mnt/inhost.sh
+		StandardOutput=journal+console
+		[Install]
+		WantedBy=multi-user.target
+	UNIT
+	# The machines of the rack come back after a reboot, so nothing powers them off.
+	cat >"$root/etc/systemd/system/rack.service" <<-'UNIT'
+		[Unit]
+		Description=The part that this machine has in the lab's rack
+		After=libvirtd.socket ssh.service
+		Wants=libvirtd.socket
+		ConditionKernelCommandLine=lab.role
+		[Service]
+		Type=exec
+		ExecStartPre=/bin/mount -o ro /dev/vdb /mnt
+		ExecStart=/bin/bash /mnt/rack.sh
+		KillMode=process
 		StandardOutput=journal+console
 		[Install]
 		WantedBy=multi-user.target
@@ -118,8 +139,23 @@ configure() {
 	for unit in "${off[@]}"; do
 		ln -sf /dev/null "$root/etc/systemd/system/$unit"
 	done
-	ln -sf /etc/systemd/system/lab.service "$root/etc/systemd/system/multi-user.target.wants/lab.service"
+	for unit in lab rack; do
+		ln -sf "/etc/systemd/system/$unit.service" "$root/etc/systemd/system/multi-user.target.wants/$unit.service"
+	done
 }
+
+# let_in lets the lab's own key in as root. The hosts are reached through a port on the loopback of this machine only.
+let_in() {
+	local root=$1/root
+	chroot "$root" ssh-keygen -q -t ed25519 -N '' -C lab -f /tmp/key || return
+	mkdir -p -m 700 "$root/root/.ssh"
+	mv "$root/tmp/key.pub" "$root/root/.ssh/authorized_keys"
+	mv "$root/tmp/key" "$1/key"
+	rm -f "$root"/etc/ssh/ssh_host_{rsa,ecdsa}_key* # a handshake costs less with the one that is left
+	printf 'UseDNS no\nUsePAM no\nPasswordAuthentication no\n' >"$root/etc/ssh/sshd_config.d/lab.conf"
+}
+
+guest_disk() { "${apart[@]}" "$here/guest/build.sh" "$1/root" "$1/guest.img"; }
 
 image() {
 	local folder=$1

@@ -56,7 +56,7 @@ make_disk() {
 	local disk=$out/disk
 	rm -rf "$out"/{disk,disk.img,report,logs.tar,logs,console,qemu.log}
 	mkdir -p "$disk"
-	cp "$binary" "$here/inhost.sh" "$disk"
+	cp "$binary" "$here"/{inhost,kernel,check}.sh "$disk"
 	cp -r "$here/manifests" "$disk"
 	truncate -s 1M "$disk/empty.img"
 	truncate -s "$(($(du -sm "$disk" | cut -f1) + 16))M" "$out/disk.img"
