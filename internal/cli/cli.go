@@ -13,6 +13,7 @@ import (
 
 	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/client"
+	"github.com/verbena-cloud/verbena/internal/preflight"
 )
 
 // Env is everything that a command touches besides its arguments and the server.
@@ -37,6 +38,8 @@ type Programs struct {
 	Demo    func(context.Context, DemoOptions) error
 	Backup  func(context.Context, BackupOptions) error
 	Restore func(context.Context, RestoreOptions) error
+	// Preflight looks at this host.
+	Preflight func(context.Context, PreflightOptions) (preflight.Report, error)
 }
 
 // Main runs the command that args name and returns its exit code.
@@ -183,7 +186,7 @@ func (a *app) commands() []*cobra.Command {
 		a.nounCommand("secgroup"), a.nounCommand("flavor"), a.nounCommand("image"), a.nounCommand("fabric"),
 		a.nounCommand("operation"), a.auditCommand())...)
 	all = append(all, in(groupAccess, a.loginCommand(), a.whoamiCommand(), a.contextCommand(), a.userCommand(), a.tokenCommand())...)
-	all = append(all, in(groupPrograms, a.demoCommand(), a.serverCommand(), a.agentCommand(), a.backupCommand(),
+	all = append(all, in(groupPrograms, a.demoCommand(), a.preflightCommand(), a.serverCommand(), a.agentCommand(), a.backupCommand(),
 		a.restoreCommand(), a.statusCommand(), a.versionCommand(), a.completionCommand())...)
 	return all
 }
