@@ -148,7 +148,7 @@ configure() {
 let_in() {
 	local root=$1/root
 	chroot "$root" ssh-keygen -q -t ed25519 -N '' -C lab -f /tmp/key || return
-	mkdir -p -m 700 "$root/root/.ssh"
+	install -d -m 700 "$root/root/.ssh"
 	mv "$root/tmp/key.pub" "$root/root/.ssh/authorized_keys"
 	mv "$root/tmp/key" "$1/key"
 	rm -f "$root"/etc/ssh/ssh_host_{rsa,ecdsa}_key* # a handshake costs less with the one that is left
