@@ -4,7 +4,9 @@ package rtnl
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
+	"net"
 
 	"github.com/verbena-cloud/verbena/internal/roce"
 )
@@ -32,6 +34,19 @@ type VF struct {
 	MinRate    uint32
 	MaxRate    uint32
 	LinkState  *LinkState
+	// The GUIDs of a VF on an InfiniBand fabric (Linux 5.5); zero means that none was given to it.
+	NodeGUID, PortGUID *roce.GUID
+}
+
+// VFStats counts the frames of one VF as the VF sees them: Rx is what reached it. mlx5 counts RDMA among
+// them. A driver that does not count its VFs has zero everywhere, which the kernel does not tell apart.
+type VFStats struct {
+	Index                int
+	RxPackets, TxPackets uint64
+	RxBytes, TxBytes     uint64
+	Broadcast, Multicast uint64 // of RxPackets
+	// Frames that did not pass; nil where the kernel does not tell (before Linux 4.17).
+	RxDropped, TxDropped *uint64
 }
 
 // Attr is one VF attribute to set; each is its own RTM_SETLINK, so that a refusal names its cause.
@@ -54,6 +69,10 @@ type (
 	Rate struct{ Min, Max uint32 }
 	// State is the VF's link state (IFLA_VF_LINK_STATE).
 	State LinkState
+	// NodeGUID is the GUID of the VF's InfiniBand device (IFLA_VF_IB_NODE_GUID).
+	NodeGUID roce.GUID
+	// PortGUID is the GUID of that device's port (IFLA_VF_IB_PORT_GUID).
+	PortGUID roce.GUID
 )
 
 func (MAC) vfAttr()        {}
@@ -62,6 +81,8 @@ func (SpoofCheck) vfAttr() {}
 func (Trust) vfAttr()      {}
 func (Rate) vfAttr()       {}
 func (State) vfAttr()      {}
+func (NodeGUID) vfAttr()   {}
+func (PortGUID) vfAttr()   {}
 
 // String prints the attribute as `ip link set DEV vf N` takes it.
 func (a MAC) String() string { return "mac " + roce.MAC(a).String() }
@@ -90,6 +111,17 @@ func (a State) String() string {
 	}
 }
 
+// String prints the attribute as `ip link set DEV vf N` takes it.
+func (a NodeGUID) String() string { return "node_guid " + eui64(roce.GUID(a)) }
+
+// String prints the attribute as `ip link set DEV vf N` takes it.
+func (a PortGUID) String() string { return "port_guid " + eui64(roce.GUID(a)) }
+
+// eui64 prints a GUID by bytes, where sysfs prints it by words.
+func eui64(g roce.GUID) string {
+	return net.HardwareAddr(binary.BigEndian.AppendUint64(nil, uint64(g))).String()
+}
+
 func onOff(b bool) string {
 	if b {
 		return "on"
@@ -101,7 +133,8 @@ func onOff(b bool) string {
 // it up each time, since names change. Errors hold a syscall.Errno: EINVAL and EOPNOTSUPP mean that the
 // driver can't do this attribute, ENODEV that the link is gone.
 type Links interface {
-	// VFs returns the VFs of a PF's link, ordered by index; it pages where the kernel's answer would not fit one message.
+	// VFs returns the VFs of a PF's link, ordered by index, without their statistics. The kernel has no pages
+	// for them; where it can't tell of all in one message, the error is EMSGSIZE.
 	VFs(ctx context.Context, link string) ([]VF, error)
 	// SetVF sets one attribute of one VF.
 	SetVF(ctx context.Context, link string, vf int, a Attr) error
@@ -109,4 +142,12 @@ type Links interface {
 	SetUp(ctx context.Context, link string) error
 	// Changes calls f for each link or device change until ctx ends; a lost socket is a call too, since changes may have been missed.
 	Changes(ctx context.Context, f func()) error
+}
+
+// StatsReader reads what VFs sent and received. It is apart from Links.VFs, which is asked more often and
+// whose answer must hold many VFs: statistics make it half as long again.
+type StatsReader interface {
+	// VFStats returns the statistics of a PF's VFs, ordered by index; a VF that the kernel tells none of is
+	// not among them. Errors are as for Links.VFs.
+	VFStats(ctx context.Context, link string) ([]VFStats, error)
 }

@@ -24,13 +24,21 @@ var _ rtnl.Links = (*Links)(nil)
 // VFs returns the VFs of a PF's link by index. A VF that the driver can't describe is not among them.
 func (l *Links) VFs(ctx context.Context, link string) ([]rtnl.VF, error) {
 	info, size, err := l.get(ctx, link, filterVF|filterSkipStats)
-	if err == nil && len(info.vfs) < info.count && size > math.MaxUint16 {
-		err = fmt.Errorf("the kernel can't tell of %d VFs in one message, only %d could be read; use fewer VFs on this PF: %w", info.count, len(info.vfs), syscall.EMSGSIZE)
+	if err == nil {
+		err = whole(info, size)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the VFs of %s: %w", link, err)
 	}
 	return info.vfs, nil
+}
+
+// whole says whether an answer of this size tells of all the VFs that there are.
+func whole(info linkInfo, size int) error {
+	if len(info.vfs) < info.count && size > math.MaxUint16 {
+		return fmt.Errorf("the kernel can't tell of %d VFs in one message, only %d could be read; use fewer VFs on this PF: %w", info.count, len(info.vfs), syscall.EMSGSIZE)
+	}
+	return nil
 }
 
 // PermanentMAC returns the address that is burnt into the link's card, also while another is set

@@ -86,6 +86,12 @@ func TestLiveLinks(t *testing.T) {
 		if err := l.SetUp(endless(), "none0"); !errors.Is(err, syscall.ENODEV) {
 			t.Errorf("set a missing link up: %v", err)
 		}
+		if stats, err := l.VFStats(endless(), "v0"); err != nil || len(stats) != 0 {
+			t.Errorf("statistics of the VFs of a veth: %v, %v", stats, err)
+		}
+		if _, err := l.VFStats(endless(), "none0"); !errors.Is(err, syscall.ENODEV) || !strings.Contains(err.Error(), "none0") {
+			t.Errorf("statistics of a missing link: %v, want ENODEV and its name", err)
+		}
 		if _, err := l.PermanentMAC(endless(), "lo"); !errors.Is(err, syscall.EOPNOTSUPP) {
 			t.Errorf("permanent address of lo: %v", err)
 		}

@@ -95,19 +95,24 @@ const nestedFlags = 0xc000
 func attributes(b []byte) iter.Seq2[attribute, error] {
 	return func(yield func(attribute, error) bool) {
 		for len(b) >= unix.SizeofRtAttr {
-			n := int(binary.NativeEndian.Uint16(b))
-			if n < unix.SizeofRtAttr || n > len(b) {
-				yield(attribute{}, fmt.Errorf("%w: an attribute of %d bytes in %d", errMalformed, n, len(b)))
+			a, n, err := first(b, int(binary.NativeEndian.Uint16(b)))
+			if !yield(a, err) || err != nil {
 				return
 			}
-			a := attribute{binary.NativeEndian.Uint16(b[2:]) &^ nestedFlags, b[unix.SizeofRtAttr:n]}
-			if !yield(a, nil) {
-				return
-			}
-			b = b[min(align(n), len(b)):]
+			b = b[n:]
 		}
 	}
 }
+
+// first is the attribute of n bytes that b begins with, and what it takes with its padding.
+func first(b []byte, n int) (attribute, int, error) {
+	if n < unix.SizeofRtAttr || n > len(b) {
+		return attribute{}, 0, fmt.Errorf("%w: an attribute of %d bytes in %d", errMalformed, n, len(b))
+	}
+	return attribute{kindOf(b), b[unix.SizeofRtAttr:n]}, min(align(n), len(b)), nil
+}
+
+func kindOf(b []byte) uint16 { return binary.NativeEndian.Uint16(b[2:]) &^ nestedFlags }
 
 func align(n int) int { return (n + unix.NLMSG_ALIGNTO - 1) &^ (unix.NLMSG_ALIGNTO - 1) }
 

@@ -21,7 +21,10 @@ const (
 	iflaVFSpoofChk  = 4
 	iflaVFLinkState = 5
 	iflaVFRate      = 6
+	iflaVFStats     = 8
 	iflaVFTrust     = 9
+	iflaVFNodeGUID  = 10
+	iflaVFPortGUID  = 11
 	iflaVFVLANList  = 12
 	iflaVFVLANInfo  = 1
 
@@ -50,6 +53,10 @@ func encodeVF(vf int, a rtnl.Attr) ([]byte, error) {
 		return vfinfo(iflaVFLinkState, words(n, uint32(a))), nil
 	case rtnl.Rate:
 		return vfinfo(iflaVFRate, words(n, a.Min, a.Max)), nil
+	case rtnl.NodeGUID:
+		return vfinfo(iflaVFNodeGUID, guid(n, roce.GUID(a))), nil
+	case rtnl.PortGUID:
+		return vfinfo(iflaVFPortGUID, guid(n, roce.GUID(a))), nil
 	}
 	return nil, fmt.Errorf("no encoding of VF attribute %s", a)
 }
@@ -63,6 +70,11 @@ func vfinfo(kind uint16, data []byte) []byte {
 	return attr(nil, unix.IFLA_VFINFO_LIST, attr(nil, iflaVFInfo, attr(nil, kind, data)))
 }
 
+// guid is struct ifla_vf_guid: an index, a gap, and the GUID as a number.
+func guid(vf uint32, g roce.GUID) []byte {
+	return binary.NativeEndian.AppendUint64(words(vf, 0), uint64(g))
+}
+
 func number(b bool) uint32 {
 	if b {
 		return 1
@@ -73,6 +85,7 @@ func number(b bool) uint32 {
 // linkInfo is what an RTM_NEWLINK tells that is wanted here.
 type linkInfo struct {
 	vfs       []rtnl.VF
+	stats     []rtnl.VFStats
 	count     int // IFLA_NUM_VF, 0 if not told
 	permanent roce.MAC
 	hasMAC    bool
@@ -84,10 +97,12 @@ func decodeLink(data []byte) (linkInfo, error) {
 	if len(data) < unix.SizeofIfInfomsg {
 		return out, fmt.Errorf("%w: a link of %d bytes", errMalformed, len(data))
 	}
-	for a, err := range attributes(data[unix.SizeofIfInfomsg:]) {
+	for b := data[unix.SizeofIfInfomsg:]; len(b) >= unix.SizeofRtAttr; {
+		a, n, err := first(b, size(b, out.count))
 		if err != nil {
 			return out, err
 		}
+		b = b[n:]
 		switch a.kind {
 		case unix.IFLA_NUM_VF:
 			if len(a.data) >= 4 {
@@ -98,7 +113,7 @@ func decodeLink(data []byte) (linkInfo, error) {
 				out.permanent, out.hasMAC = roce.MAC(a.data), true
 			}
 		case unix.IFLA_VFINFO_LIST:
-			if out.vfs, err = decodeVFs(a.data); err != nil {
+			if out.vfs, out.stats, err = decodeVFs(a.data); err != nil {
 				return out, err
 			}
 		}
@@ -106,52 +121,86 @@ func decodeLink(data []byte) (linkInfo, error) {
 	return out, nil
 }
 
+// size is the length of the attribute that b begins with. Kernels write the length of a list of VFs into 16
+// bits also where it has more, while all of the list is there. It ends with the last VF of at most count, and
+// that end is believed if it agrees with the 16 bits.
+func size(b []byte, count int) int {
+	told := int(binary.NativeEndian.Uint16(b))
+	if kindOf(b) != unix.IFLA_VFINFO_LIST || count > maxVF {
+		return told
+	}
+	end := unix.SizeofRtAttr
+	for range count {
+		if len(b)-end < unix.SizeofRtAttr || kindOf(b[end:]) != iflaVFInfo {
+			break
+		}
+		_, n, err := first(b[end:], int(binary.NativeEndian.Uint16(b[end:])))
+		if err != nil {
+			return told
+		}
+		end += n
+	}
+	if end > told && end&0xffff == told {
+		return end
+	}
+	return told
+}
+
 // decodeVFs reads the content of IFLA_VFINFO_LIST.
-func decodeVFs(data []byte) ([]rtnl.VF, error) {
-	var out []rtnl.VF
+func decodeVFs(data []byte) ([]rtnl.VF, []rtnl.VFStats, error) {
+	var vfs []rtnl.VF
+	var stats []rtnl.VFStats
 	for a, err := range attributes(data) {
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if a.kind != iflaVFInfo {
 			continue
 		}
-		v, err := decodeVF(a.data)
+		d, err := decodeVF(a.data)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		out = append(out, v)
-	}
-	slices.SortFunc(out, func(a, b rtnl.VF) int { return a.Index - b.Index })
-	for i := range out {
-		if i > 0 && out[i].Index == out[i-1].Index {
-			return nil, fmt.Errorf("%w: VF %d is told of twice", errMalformed, out[i].Index)
+		vfs = append(vfs, d.vf)
+		if d.counted {
+			d.stats.Index = d.vf.Index
+			stats = append(stats, d.stats)
 		}
 	}
-	return out, nil
+	slices.SortFunc(vfs, func(a, b rtnl.VF) int { return a.Index - b.Index })
+	slices.SortFunc(stats, func(a, b rtnl.VFStats) int { return a.Index - b.Index })
+	for i := range vfs {
+		if i > 0 && vfs[i].Index == vfs[i-1].Index {
+			return nil, nil, fmt.Errorf("%w: VF %d is told of twice", errMalformed, vfs[i].Index)
+		}
+	}
+	return vfs, stats, nil
 }
 
 // decodeVF reads one IFLA_VF_INFO. Each struct in it begins with the VF's index, and all must agree.
-func decodeVF(data []byte) (rtnl.VF, error) {
+func decodeVF(data []byte) (vfDecoder, error) {
 	d := vfDecoder{vf: rtnl.VF{Index: -1}}
 	for a, err := range attributes(data) {
 		if err != nil {
-			return rtnl.VF{}, err
+			return d, err
 		}
 		if err := d.attribute(a); err != nil {
-			return rtnl.VF{}, err
+			return d, err
 		}
 	}
 	if d.vf.Index < 0 {
-		return rtnl.VF{}, fmt.Errorf("%w: a VF without an index", errMalformed)
+		return d, fmt.Errorf("%w: a VF without an index", errMalformed)
 	}
-	return d.vf, nil
+	return d, nil
 }
 
-// vfDecoder gathers a VF; rated and listed say that the newer of two forms was there.
+// vfDecoder gathers a VF; rated and listed say that the newer of two forms was there, counted that there
+// were statistics.
 type vfDecoder struct {
 	vf            rtnl.VF
+	stats         rtnl.VFStats
 	rated, listed bool
+	counted       bool
 }
 
 func (d *vfDecoder) attribute(a attribute) error {
@@ -197,7 +246,23 @@ func (d *vfDecoder) attribute(a attribute) error {
 			d.vf.MinRate, d.vf.MaxRate, d.rated = f[0], f[1], true
 		}
 		return err
+	case iflaVFNodeGUID:
+		return d.guid(a, &d.vf.NodeGUID)
+	case iflaVFPortGUID:
+		return d.guid(a, &d.vf.PortGUID)
+	case iflaVFStats:
+		return d.count(a.data)
 	}
+	return nil
+}
+
+func (d *vfDecoder) guid(a attribute, to **roce.GUID) error {
+	b, err := d.field(a, 12)
+	if err != nil {
+		return err
+	}
+	g := roce.GUID(binary.NativeEndian.Uint64(b[4:]))
+	*to = &g
 	return nil
 }
 

@@ -85,6 +85,8 @@ func TestEncodeGolden(t *testing.T) {
 		{rtnl.VLAN{ID: 101, QoS: 3}, "1800 1600 1400 0100 1000 0200 03000000 65000000 03000000"},
 		{rtnl.Trust(true), "1400 1600 1000 0100 0c00 0900 03000000 01000000"},
 		{rtnl.Rate{Min: 0, Max: 500}, "1800 1600 1400 0100 1000 0600 03000000 00000000 f4010000"},
+		{rtnl.NodeGUID(0x0002c90300abcdef), "1c00 1600 1800 0100 1400 0a00 03000000 00000000 efcdab0003c90200"},
+		{rtnl.PortGUID(0x0002c90300abcdf0), "1c00 1600 1800 0100 1400 0b00 03000000 00000000 f0cdab0003c90200"},
 		{rtnl.MAC{2, 0, 0, 0, 0, 9}, "3000 1600 2c00 0100 2800 0100 03000000 020000000009" + strings.Repeat("00", 26)},
 	} {
 		got, err := encodeVF(3, c.a)
@@ -122,6 +124,12 @@ func told(v rtnl.VF) []byte {
 	}
 	if v.LinkState != nil {
 		b = attr(b, iflaVFLinkState, words(vf, uint32(*v.LinkState)))
+	}
+	if v.NodeGUID != nil {
+		b = attr(b, iflaVFNodeGUID, guid(vf, *v.NodeGUID))
+	}
+	if v.PortGUID != nil {
+		b = attr(b, iflaVFPortGUID, guid(vf, *v.PortGUID))
 	}
 	return b
 }
@@ -199,7 +207,7 @@ func TestT53_VLANProtocol(t *testing.T) {
 	}
 	empty := attr(nil, iflaVFMAC, append(words(1), make([]byte, macRoom)...))
 	empty = attr(empty, iflaVFVLANList, nil) // a list without an entry
-	vfs, err := decodeVFs(attr(nil, iflaVFInfo, empty))
+	vfs, _, err := decodeVFs(attr(nil, iflaVFInfo, empty))
 	if err != nil || len(vfs) != 1 || vfs[0].Proto != 0 {
 		t.Errorf("an empty VLAN list: %+v, %v", vfs, err)
 	}
@@ -207,7 +215,7 @@ func TestT53_VLANProtocol(t *testing.T) {
 
 // TestTxRate: kernels and drivers with only the older form of a rate.
 func TestTxRate(t *testing.T) {
-	vfs, err := decodeVFs(attr(nil, iflaVFInfo, attr(nil, iflaVFTxRate, words(4, 900))))
+	vfs, _, err := decodeVFs(attr(nil, iflaVFInfo, attr(nil, iflaVFTxRate, words(4, 900))))
 	if err != nil || len(vfs) != 1 || vfs[0].MaxRate != 900 || vfs[0].Index != 4 {
 		t.Fatalf("%+v, %v", vfs, err)
 	}
@@ -224,7 +232,7 @@ func TestMalformed(t *testing.T) {
 		"a length over the end":    {0xff, 0, 1, 0, 0, 0, 0, 0},
 		"a length under the least": {2, 0, 1, 0, 0, 0, 0, 0},
 	} {
-		if vfs, err := decodeVFs(data); !errors.Is(err, errMalformed) {
+		if vfs, _, err := decodeVFs(data); !errors.Is(err, errMalformed) {
 			t.Errorf("%s: %+v, %v", what, vfs, err)
 		}
 	}
@@ -272,6 +280,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(link(rtnl.VF{Index: 1, VLAN: 101, QoS: 3, Proto: 0x8100, SpoofCheck: ptr(true)}, rtnl.VF{Index: 0, LinkState: ptr(rtnl.LinkEnable)}))
 	f.Add(request(unix.RTM_NEWLINK, 0, "ens1", linkFlags{}, attr(nil, unix.IFLA_VFINFO_LIST, attr(nil, iflaVFInfo, told(rtnl.VF{Index: 2})))))
 	f.Add([]byte{16, 0, 0, 0, 2, 0})
+	f.Add(counted(rtnl.VFStats{Index: 1, RxPackets: 1, TxDropped: ptr(uint64(8))}, rtnl.VFStats{Index: 4, Multicast: 6}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		seen := 0
 		for m, err := range messages(b) {
@@ -292,8 +301,13 @@ func FuzzAnswer(f *testing.F) {
 			if v.Index < 0 || v.Index >= maxVF || (i > 0 && info.vfs[i-1].Index >= v.Index) {
 				t.Fatalf("VFs out of order: %+v", info.vfs)
 			}
-			if back, err := decodeVFs(attr(nil, iflaVFInfo, told(v))); err != nil || len(back) != 1 || back[0].VLAN != v.VLAN || back[0].Index != v.Index {
+			if back, _, err := decodeVFs(attr(nil, iflaVFInfo, told(v))); err != nil || len(back) != 1 || back[0].VLAN != v.VLAN || back[0].Index != v.Index {
 				t.Fatalf("%+v does not survive: %+v, %v", v, back, err)
+			}
+		}
+		for i, s := range info.stats {
+			if i > 0 && info.stats[i-1].Index >= s.Index {
+				t.Fatalf("statistics out of order: %+v", info.stats)
 			}
 		}
 		_ = relevant(b)
