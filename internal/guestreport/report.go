@@ -49,7 +49,8 @@ type Device struct {
 	Netdev   string `json:"netdev,omitempty"`
 	Driver   string `json:"driver,omitempty"`
 	Firmware string `json:"firmware,omitempty"`
-	NUMA     int    `json:"numa"` // -1 = the guest does not know
+	NUMA     int    `json:"numa"`             // -1 = the guest does not know
+	Queues   int    `json:"queues,omitempty"` // combined queues of the netdev
 	QPCount  *int64 `json:"qps,omitempty"`
 	Ports    []Port `json:"ports,omitempty"`
 }

@@ -43,7 +43,7 @@ func (c Config) Validate() error {
 	if c.DSCP < 0 || c.DSCP > roce.MaxDSCP {
 		f.Add("dscp", "%d is not in 0–%d", c.DSCP, roce.MaxDSCP)
 	}
-	if roceMTU(c.MinMTU+headers) != c.MinMTU {
+	if RoCEMTU(c.MinMTU+headers) != c.MinMTU {
 		f.Add("minMTU", "%d is no RoCE MTU: 256, 512, 1024, 2048 or 4096", c.MinMTU)
 	}
 	for i, p := range c.Pairs {
@@ -58,8 +58,8 @@ func (c Config) Validate() error {
 // (iboe_get_mtu in include/rdma/ib_addr.h): GRH 40, UDP 8, BTH 12, XRC 4, AtomicETH 28, ICRC 4.
 const headers = 96
 
-// roceMTU is the active MTU of a RoCE port on a netdev with this MTU, 0 where none fits.
-func roceMTU(mtu int) int {
+// RoCEMTU is the active MTU of a RoCE port on a netdev with this MTU, 0 where none fits.
+func RoCEMTU(mtu int) int {
 	for _, m := range []int{4096, 2048, 1024, 512, 256} {
 		if mtu-headers >= m {
 			return m

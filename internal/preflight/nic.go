@@ -3,6 +3,7 @@ package preflight
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/verbena-cloud/verbena/internal/dcb"
 )
@@ -42,7 +43,7 @@ func (b *book) physical(p PF) {
 }
 
 func (b *book) mtu(p PF) {
-	active := roceMTU(p.MTU)
+	active := RoCEMTU(p.MTU)
 	if active >= b.conf.MinMTU {
 		b.ok("link.mtu", p.name(), "%d, RoCE MTU %d", p.MTU, active)
 		return
@@ -117,38 +118,50 @@ func (b *book) vf(f Facts, p PF, v VF) {
 
 // firmware compares with the site's matrix.
 func (b *book) firmware(f Facts, p PF) {
-	if p.Driver == "" {
+	if p.Driver == "" || p.Firmware == "" {
 		return
 	}
-	at := p.name()
-	if p.Firmware == "" {
-		return
+	level, seen, want := Judge(b.conf.Pairs, Installed{Kernel: f.Kernel, Driver: p.Driver, Version: p.Version, Board: p.Board, Firmware: p.Firmware})
+	switch level {
+	case Failed:
+		b.add(Failed, "nic.firmware", p.name(), seen).want(want, "update the firmware in a maintenance window, after its VFs are free")
+	case Warning:
+		b.add(Warning, "nic.firmware", p.name(), seen).want(want, "try it, then add it to pairs in the preflight configuration")
+	default:
+		b.ok("nic.firmware", p.name(), "%s", seen)
 	}
+}
+
+// Installed is what runs together: on a host for its ports, in a VM for its VFs.
+type Installed struct {
+	Kernel, Driver string
+	Version        string // the driver's own, only of drivers outside the kernel
+	Board          string
+	Firmware       string
+}
+
+// Judge holds what is installed against a site's matrix: Failed where a line refuses it, Warning where lines
+// are there and none is about it. It tells what was seen and what is wanted instead.
+func Judge(pairs []Pair, have Installed) (level Level, seen, want string) {
 	matched := false
-	for _, m := range b.conf.Pairs {
-		if m.Driver != p.Driver || m.Board != "" && m.Board != p.Board || m.Kernel != "" && !begins(f.Kernel, m.Kernel) {
+	for _, m := range pairs {
+		if m.Driver != have.Driver || m.Board != "" && m.Board != have.Board || !strings.HasPrefix(have.Kernel, m.Kernel) {
 			continue
 		}
 		matched = true
-		if why := m.reject(p); why != "" {
-			b.add(Failed, "nic.firmware", at, fmt.Sprintf("firmware %s with %s on %s: %s", p.Firmware, p.Driver, f.Kernel, why)).want(m.text(), "update the firmware in a maintenance window, after its VFs are free")
-			return
+		if why := m.reject(have); why != "" {
+			return Failed, fmt.Sprintf("firmware %s with %s on %s: %s", have.Firmware, have.Driver, have.Kernel, why), m.text()
 		}
 	}
-	text := fmt.Sprintf("%s, driver %s", p.Firmware, p.Driver)
-	if !matched && len(b.conf.Pairs) > 0 {
-		b.add(Warning, "nic.firmware", at, text+": not in the matrix").want("a pair that the site has tried", "try it, then add it to pairs in the preflight configuration")
-		return
+	seen = fmt.Sprintf("%s, driver %s", have.Firmware, have.Driver)
+	if !matched && len(pairs) > 0 {
+		return Warning, seen + ": not in the matrix", "a pair that the site has tried"
 	}
-	b.ok("nic.firmware", at, "%s", text)
-}
-
-func begins(text, prefix string) bool {
-	return len(text) >= len(prefix) && text[:len(prefix)] == prefix
+	return OK, seen, ""
 }
 
 // reject says why the pair does not hold, "" where it does.
-func (m Pair) reject(p PF) string {
+func (m Pair) reject(p Installed) string {
 	switch {
 	case slices.Contains(m.Bad, p.Firmware):
 		return "known as broken"
