@@ -116,7 +116,26 @@ type PF struct {
 	Caps       PFCaps `json:"capabilities"`
 	Ready      bool   `json:"ready" doc:"Commissioned, and every mandatory capability is there"`
 	Reason     string `json:"reason,omitempty" doc:"Why not ready"`
-	VFs        []VF   `json:"vfs,omitempty"`
+	// QoS is how the port tells RoCE from other traffic.
+	QoS *NICQoS `json:"qos,omitempty" doc:"How the port tells RoCE from other traffic"`
+	VFs []VF    `json:"vfs,omitempty"`
+}
+
+// NICQoS is what a port does to keep RoCE from losing packets, as read, and how that stands to its fabric.
+type NICQoS struct {
+	State   string            `json:"state,omitempty" enum:"ok,drift,absent,refused,unknown" doc:"absent: the driver has no such settings, which is no fault; refused: somebody else owns them; empty: the port serves no fabric"`
+	Reason  string            `json:"reason,omitempty" doc:"Why not ok, and what to do"`
+	Steps   []string          `json:"steps,omitempty" doc:"What differs and is set by the agent if the fabric's nicQoS is apply"`
+	Held    []string          `json:"held,omitempty" doc:"What differs and waits until nobody uses the port, or is for people to do"`
+	Lacks   []string          `json:"lacks,omitempty" doc:"What can't be set on this port"`
+	DCBX    string            `json:"dcbx,omitempty" doc:"Who configures the port: host ieee, lld-managed …, firmware; empty = the driver does not tell" example:"host ieee"`
+	PFC     string            `json:"pfc,omitempty" doc:"Priorities with flow control, or none; empty = the driver does not tell" example:"3"`
+	Trust   string            `json:"trust,omitempty" doc:"What the port goes by, where the driver tells" example:"dscp pcp"`
+	Apps    []string          `json:"apps,omitempty" doc:"Which packets have which priority" example:"[\"dscp-prio 26:3\"]"`
+	Files   map[string]string `json:"files,omitempty" doc:"Congestion control of mlx5, by path below /sys"`
+	LLDP    []string          `json:"lldp,omitempty" doc:"Programs on the host that set DCB by LLDP"`
+	InUse   int               `json:"inUse,omitempty" doc:"VFs of the port that guests or processes use now"`
+	Refused map[string]string `json:"refused,omitempty" doc:"Optional settings that the driver refused, by command"`
 }
 
 // PFCaps is what the PF's driver can set on a VF, found out by probing; a mandatory one missing keeps the PF out of the pool.
@@ -129,6 +148,7 @@ type PFCaps struct {
 	MaxRate    bool `json:"maxRate"`
 	MinRate    bool `json:"minRate"`
 	LinkState  bool `json:"linkState"`
+	VFStats    bool `json:"vfStats" doc:"The driver counts what each VF sends and receives; the count may leave RDMA out"`
 }
 
 // VF life cycle states (see docs/vf.md).
@@ -179,6 +199,7 @@ type FabricSpec struct {
 	Priority *int     `json:"priority,omitempty" minimum:"0" maximum:"7" doc:"802.1Q priority of RoCE traffic; default 3"`
 	DSCP     *int     `json:"dscp,omitempty" minimum:"0" maximum:"63" doc:"DSCP of RoCE traffic; default 26"`
 	CNPDSCP  *int     `json:"cnpDSCP,omitempty" minimum:"0" maximum:"63" doc:"DSCP of congestion notification packets; default 48"`
+	NICQoS   string   `json:"nicQoS,omitempty" enum:"observe,apply" doc:"apply: agents set PFC, DSCP priorities and CNP DSCP on the fabric's NIC ports; observe: they only tell what differs. Default observe"`
 	VLANPool []string `json:"vlanPool" doc:"VLAN ids and ranges for tenant networks" example:"[\"100-199\"]"`
 }
 

@@ -40,6 +40,7 @@ type Resolved struct {
 	Priority int
 	DSCP     int
 	CNPDSCP  int
+	SetNICs  bool // agents set the NIC ports, and do not just look
 	Pool     Pool
 }
 
@@ -70,6 +71,11 @@ func resolve(f *fault.Faults, o *api.Fabric) Resolved {
 	number(f, "spec.cnpDSCP", s.CNPDSCP, roce.MaxDSCP, &r.CNPDSCP)
 	if r.DSCP == r.CNPDSCP {
 		f.Add("spec.cnpDSCP", "%d is the DSCP of RoCE traffic itself; congestion notifications need another, or they wait behind what they should slow down", r.CNPDSCP)
+	}
+	switch r.SetNICs = s.NICQoS == "apply"; s.NICQoS {
+	case "", "observe", "apply":
+	default:
+		f.Add("spec.nicQoS", "%s is unknown; use observe or apply", object.Quote(s.NICQoS))
 	}
 	r.Pool, err = ParsePool(s.VLANPool)
 	f.Check("spec.vlanPool", err)

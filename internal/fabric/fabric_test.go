@@ -76,6 +76,13 @@ func TestDefaults(t *testing.T) {
 	if err != nil || r.MTU != 4200 || r.Priority != 3 || r.DSCP != 26 || r.CNPDSCP != 48 || r.Speed != 100e9 || r.Pool.Size() != 101 {
 		t.Errorf("%+v, %v", r, err)
 	}
+	set := good()
+	if set.Spec.NICQoS = "apply"; r.SetNICs {
+		t.Error("NICs are set without being asked to")
+	}
+	if r, err := fabric.Resolve(set); err != nil || !r.SetNICs {
+		t.Errorf("%+v, %v", r, err)
+	}
 	zero := good()
 	zero.Spec.Priority, zero.Spec.DSCP = ptr(0), ptr(0)
 	if r, err := fabric.Resolve(zero); err != nil || r.Priority != 0 || r.DSCP != 0 {
@@ -85,7 +92,7 @@ func TestDefaults(t *testing.T) {
 
 func TestEveryFaultInOneAnswer(t *testing.T) {
 	db := mem.New()
-	o := &api.Fabric{Meta: api.Meta{Name: "Bad Name"}, Spec: api.FabricSpec{Speed: "100", MTU: 100, Priority: ptr(8), DSCP: ptr(64), CNPDSCP: ptr(-1), VLANPool: []string{"0"}}}
+	o := &api.Fabric{Meta: api.Meta{Name: "Bad Name"}, Spec: api.FabricSpec{Speed: "100", MTU: 100, Priority: ptr(8), DSCP: ptr(64), CNPDSCP: ptr(-1), NICQoS: "maybe", VLANPool: []string{"0"}}}
 	_, err := db.Update(t.Context(), func(tx store.Tx) error { return fabric.Create(tx, o, by()) })
 	e, ok := errors.AsType[*fault.Error](err)
 	if !ok || e.Kind != fault.Invalid {
@@ -95,7 +102,7 @@ func TestEveryFaultInOneAnswer(t *testing.T) {
 	for _, f := range e.Fields {
 		got = append(got, f.Path)
 	}
-	if diff := cmp.Diff([]string{"name", "spec.speed", "spec.mtu", "spec.priority", "spec.dscp", "spec.cnpDSCP", "spec.vlanPool"}, got); diff != "" {
+	if diff := cmp.Diff([]string{"name", "spec.speed", "spec.mtu", "spec.priority", "spec.dscp", "spec.cnpDSCP", "spec.nicQoS", "spec.vlanPool"}, got); diff != "" {
 		t.Error(diff)
 	}
 }
