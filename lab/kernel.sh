@@ -37,6 +37,26 @@ vfs_of_qemu() { tr '\0' '\n' <"/proc/$1/cmdline" | grep -oE '"?host"?[:=]"?[0-9a
 
 memory_policy() { grep -oE 'bind:[0-9,-]+' "/proc/$1/numa_maps" | sort | uniq -c | sort -rn | awk 'NR == 1 {print $2}'; }
 
+holder_of_vf() { holder "$(iommu_group "$1")"; }
+
+qemus() { pgrep -c qemu-system; }
+
+joined() { if [[ -s /var/lib/verbena/agent/identity ]]; then echo yes; else echo no; fi; }
+
+# vm_state prints what must not change under VMs that run: their processes, what these hold, and the VFs' attributes.
+vm_state() {
+	holders
+	vf_lines
+}
+
+# parked prints all that tells whether a VF waits for an owner in the state that the next one shall find.
+parked() {
+	local vf=$pf/virtfn$1
+	printf '%s %s %s rates %s holder %s\n' "$(link "$vf/driver")" "$(<"$vf/driver_override")" \
+		"$(vf_attributes "$1" | sed -E 's/mac .[26ae]:[0-9a-f:]+/mac unicast/')" \
+		"$(word '((min|max)_tx_rate [^,]*)' "$(vf_line "$1")" none)" "$(holder_of_vf "$1")"
+}
+
 # console VM SECONDS COMMAND types a command into a guest's serial console and prints what it answers.
 console() {
 	local pty line mark=done-$RANDOM$RANDOM found=1

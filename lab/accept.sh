@@ -1,0 +1,286 @@
+# The acceptance story of the rack; sourced by lab.sh, which booted the machines. What Verbena says is checked against
+# the kernels' own words (kernel.sh on the hosts), against what the guests see, and against the frames on the cables,
+# which QEMU took outside of every kernel.
+# shellcheck shell=bash disable=SC2154 # out, here and binary are lab.sh's
+
+# The fast lane's VMs have no system: their VFs are driven from the hosts. The full lane's VMs boot a guest.
+story() {
+	set +e
+	step join
+	step commission
+	case " $lanes " in *" full "*) step full_lane ;; *) step fast_lane ;; esac
+	step delete
+	printf 'lab: %d passed, %d failed\n' "$passed" "$failed"
+}
+
+join() {
+	local host strikes=()
+	login >"$out/cli.log" 2>&1
+	is "login through the switch" 0 $?
+	preflight before
+	verbena apply -f "$here/manifests/rack/platform.yaml" >>"$out/cli.log" 2>&1
+	is "apply of fabric, flavor, images, hosts, tenants and networks" 0 $?
+	for host in host-a host-b; do
+		verbena host join-token "$host" 2>>"$out/cli.log" | ssh_to "$host" 'umask 077; cat >/var/lib/verbena/join-token'
+		strike "$host" no 180 joined
+		strikes+=($!)
+		on "$host" /mnt/rack.sh start_agent
+	done
+	wait "${strikes[@]}"
+	for host in host-a host-b; do
+		is "$host: its agent got its papers and was killed at once" yes "$(<"$out/strike.$host")"
+	done
+	for host in host-a host-b; do
+		eventually 180 "$host is up" up field "host/$host" .status.state
+		is "$host: the inventory is of a real kernel" "$(on "$host" uname -r) false" \
+			"$(field "host/$host" '"\(.status.inventory.kernel) \(.status.inventory.simulated // false)"')"
+	done
+}
+
+# preflight WHEN keeps what a host says of itself without any server.
+preflight() {
+	local host
+	for host in host-a host-b; do
+		on "$host" 'verbena preflight -o json' >"$out/preflight-$host-$1.json" 2>>"$out/cli.log"
+		is "$host: preflight $1 commissioning says, by its exit code, that something is to be mended" 8 $?
+	done
+	faults host-a "$1" | while read -r line; do note "host-a $1: $line"; done
+}
+
+faults() { jq -r '.items[] | select(.severity == "error") | "\(.id) \(.object)"' "$out/preflight-$1-$2.json" 2>/dev/null; }
+
+commission() {
+	local host i
+	for host in host-a host-b; do
+		eventually 180 "$host: four VFs are parked" 4 parked "$host"
+		for i in 0 1 2 3; do parked_in_kernel "$host" "$i"; done
+	done
+	preflight after
+}
+
+full_lane() {
+	create guest
+	step guests_up
+	step transfer
+	step strangers
+	step frames
+	step agents_die
+	step libvirt_restarts
+	step host_reboots
+}
+
+fast_lane() { create empty; }
+
+# create makes two VMs for each tenant, one on each host. On host-a the agent dies once a VF has its VLAN.
+create() {
+	local image=$1 vm
+	sed "s/IMAGE/$image/" "$here"/manifests/rack/{red,blue}-?.yaml >"$out/vms.yaml"
+	strike host-a 0 240 tagged
+	for vm in red-a red-b blue-a blue-b; do
+		sed "s/IMAGE/$image/" "$here/manifests/rack/$vm.yaml" | verbena apply -f - >>"$out/cli.log" 2>&1
+		is "apply of VM $vm" 0 $?
+	done
+	wait $!
+	is "host-a: the agent was killed with a VF half programmed" yes "$([[ $(<"$out/strike.host-a") -gt 0 ]] && echo yes)"
+	for vm in red-a red-b blue-a blue-b; do
+		eventually 420 "VM $vm" Ready field "vm/$vm" .status.phase || note "it says: $(field "vm/$vm" .status.message)"
+	done
+	for vm in red-a red-b blue-a blue-b; do attached "$vm"; done
+}
+
+# attached checks that what the API says of a running VM's VF is what kernel and QEMU have.
+attached() {
+	local vm=$1 host index qemu
+	host=host-${vm#*-}
+	index=$(field "vm/$vm" '.status.vfs[0].index')
+	is "$vm: VF $index of $host as the API tells it" \
+		"$(field "vm/$vm" '.status.vfs[0] | "mac \(.mac) vlan \(.vlan) qos \(.qos) spoofchk \(if .spoofCheck then "on" else "off" end) trust off"')" \
+		"$(kernel "$host" vf_attributes "$index")"
+	is "$vm: VLAN and priority are those of its network" "$(vlan "$vm") 3" "$(field "vm/$vm" '.status.vfs[0] | "\(.vlan) \(.qos)"')"
+	qemu=$(kernel "$host" qemu_of_vm "${vm%-*}.$vm")
+	is "$vm: the holder of its VFIO group is its QEMU" "$qemu" "$(kernel "$host" holder_of_vf "$index")"
+	is "$vm: its memory is bound to the VF's NUMA node" bind:1 "$(kernel "$host" memory_policy "$qemu")"
+}
+
+vlan() { case $1 in red-*) echo 120 ;; *) echo 130 ;; esac }
+
+guests_up() {
+	local vm
+	for vm in red-a red-b blue-a blue-b; do
+		eventually 420 "$vm: its guest answers" up guest "$vm" 5 'echo up'
+	done
+	for vm in red-a red-b blue-a blue-b; do
+		is "$vm: the guest has the MAC of the API" "$(field "vm/$vm" '.status.vfs[0].mac')" "$(guest "$vm" 20 'cat /sys/class/net/rdma0/address')"
+		is "$vm: the VF is on the guest's NUMA node" 0 "$(guest "$vm" 20 'cat /sys/class/net/rdma0/device/numa_node')"
+		is "$vm: its RDMA device has a node GUID" yes "$(guest "$vm" 20 'grep -qv 0000:0000:0000:0000 /sys/class/infiniband/rxe0/node_guid && echo yes')"
+		is "$vm: it has a RoCE v2 GID of its address" yes "$([[ -n $(gid_index "$vm") ]] && echo yes)"
+	done
+}
+
+# gid_index prints where a guest's RoCE v2 GID of its IPv4 address stands, which is found by value: no index is fixed.
+gid_index() {
+	local hex
+	# shellcheck disable=SC2046 # four numbers
+	hex=$(printf '%02x%02x:%02x%02x' $(address_of "$1" | tr . ' '))
+	guest "$1" 20 "cd /sys/class/infiniband/rxe0/ports/1; for i in \$(ls gids); do grep -q ffff:$hex gids/\$i && grep -q v2 gid_attrs/types/\$i 2>/dev/null && echo \$i; done" | head -n 1
+}
+
+address_of() { field "vm/$1" '.status.vfs[0].addresses[0]' | cut -d/ -f1; }
+
+# transfer sends over RC queue pairs between the VMs of one tenant, across the hosts and the switch.
+transfer() {
+	ping_pong red 400
+	ping_pong blue 400
+}
+
+ping_pong() {
+	local tenant=$1 rounds=$2 sent before server
+	before=$(guest "$tenant-b" 20 "$(counter rcvd_pkts)")
+	guest "$tenant-b" 150 "ibv_rc_pingpong -d rxe0 -g $(gid_index "$tenant-b") -s 4096 -n $rounds" >"$out/pingpong.$tenant" 2>&1 &
+	server=$!
+	sleep 8
+	sent=$(guest "$tenant-a" 150 "ibv_rc_pingpong -d rxe0 -g $(gid_index "$tenant-a") -s 4096 -n $rounds $(address_of "$tenant-b")")
+	wait "$server"
+	is "$tenant: $rounds rounds of 4096 bytes by RC over RoCE v2" "$((2 * 4096 * rounds))" "$(sed -n 's/^\([0-9]*\) bytes in .*/\1/p' <<<"$sent")"
+	note "$tenant: $(grep 'bytes in' <<<"$sent")"
+	more "$tenant-b: RDMA packets that its device counted" "$before" "$(guest "$tenant-b" 20 "$(counter rcvd_pkts)")"
+}
+
+counter() { echo "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/$1"; }
+
+more() { is "$1: more than $2" yes "$([[ ${3:-0} -gt ${2:-0} ]] && echo yes || echo "${3:-nothing}")"; }
+
+# strangers lets blue's guest try to reach red: by its address, with red's MAC, with red's VLAN.
+strangers() {
+	local red before
+	red=$(address_of red-b)
+	before=$(guest red-b 20 "$(rx_packets)")
+	guest blue-a 60 "ip address add 10.20.0.200/24 dev rdma0; ping -c 3 -W 1 $red" >"$out/stranger.address" 2>&1
+	is "blue-a reaches red-b by an address of red's subnet" "0 packets received" "$(answers address)"
+	guest blue-a 60 "ip link add link rdma0 name v120 type vlan id 120; ip link set v120 up; ip address add 10.20.0.201/24 dev v120; ip route replace $red dev v120; ping -c 3 -W 1 $red" >"$out/stranger.vlan" 2>&1
+	is "blue-a reaches red-b by frames that it tags with red's VLAN" "0 packets received" "$(answers vlan)"
+	guest blue-a 60 "ip link add link rdma0 name spoof address $(field vm/red-a '.status.vfs[0].mac') type macvlan mode private; ip link set spoof up; ip address add 10.20.0.202/24 dev spoof; ip route replace $red dev spoof; ping -c 3 -W 1 $red" >"$out/stranger.mac" 2>&1
+	is "blue-a reaches red-b with red-a's MAC" "0 packets received" "$(answers mac)"
+	guest blue-a 60 'ip link set rdma0 address 02:00:00:00:66:66' >"$out/stranger.own" 2>&1
+	is "blue-a gives its VF another MAC" "$(field vm/blue-a '.status.vfs[0].mac')" "$(kernel host-a vf_mac "$(field vm/blue-a '.status.vfs[0].index')")"
+	is "frames that came to red-b meanwhile" "$before" "$(guest red-b 20 "$(rx_packets)")"
+	guest blue-a 60 "ip link del v120; ip link del spoof; ip address del 10.20.0.200/24 dev rdma0" >/dev/null 2>&1
+}
+
+answers() { grep -oE '[0-9]+ packets received' "$out/stranger.$1"; }
+rx_packets() { echo 'cat /sys/class/net/rdma0/statistics/rx_packets'; }
+
+# frames reads what went over the cables.
+frames() {
+	local mac
+	frame_summary >"$out/frames"
+	while read -r line; do note "frames: $line"; done <"$out/frames"
+	is "RoCE v2 packets without a VLAN" 0 "$(roce 'not vlan and udp dst port 4791')"
+	more "RoCE v2 packets in red's VLAN with the fabric's priority" 100 "$(tagged_roce 120 3)"
+	more "RoCE v2 packets in blue's VLAN with the fabric's priority" 100 "$(tagged_roce 130 3)"
+	for mac in "$(field vm/blue-a '.status.vfs[0].mac')" "$(field vm/blue-b '.status.vfs[0].mac')"; do
+		is "frames of blue's $mac in red's VLAN" 0 "$(roce "vlan 120 and ether src $mac")"
+	done
+	is "frames in red's VLAN with an address that blue made up" 0 "$(roce 'vlan 120 and ether src 02:00:00:00:66:66')"
+	is "frames with two tags in red's VLAN" 0 "$(roce 'vlan 120 and vlan')"
+}
+
+# agents_die kills both agents with SIGKILL while a transfer runs: neither VMs nor VFs may notice.
+agents_die() {
+	local before after host
+	before=$(for host in host-a host-b; do kernel "$host" vm_state; done)
+	for host in host-a host-b; do on "$host" systemctl kill -s KILL verbena-agent; done
+	ping_pong red 200
+	for host in host-a host-b; do eventually 120 "$host is up again" up field "host/$host" .status.state; done
+	after=$(for host in host-a host-b; do kernel "$host" vm_state; done)
+	is "QEMUs, VFIO groups and VF attributes" "$before" "$after"
+}
+
+libvirt_restarts() {
+	local before
+	before=$(kernel host-a vm_state)
+	on host-a 'systemctl restart libvirtd.service'
+	is "host-a: libvirtd restarted" 0 $?
+	eventually 120 "host-a: libvirt answers" 2 running_domains host-a
+	eventually 120 "red-a" Ready field vm/red-a .status.phase
+	is "host-a: QEMUs, VFIO groups and VF attributes" "$before" "$(kernel host-a vm_state)"
+}
+
+running_domains() { on "$1" 'virsh -q -c qemu:///system list --name' | grep -c .; }
+
+# host_reboots: the kernel forgets VFs, drivers and attributes; the agent must have them back before a VM starts.
+host_reboots() {
+	local boot vm
+	boot=$(on host-b cat /proc/sys/kernel/random/boot_id)
+	is "host-b: domains that libvirt would start by itself" 0 "$(on host-b 'virsh -q -c qemu:///system list --all --autostart --name' | grep -c .)"
+	on host-b 'systemctl reboot --force --force' 2>/dev/null
+	ssh -F "$out/ssh_config" -O exit host-b 2>/dev/null
+	eventually 400 "host-b: another boot" yes booted_since host-b "$boot"
+	for vm in red-b blue-b; do
+		eventually 420 "$vm runs again" yes runs_again "$vm"
+		attached "$vm"
+	done
+	eventually 420 "red-b: its guest answers again" up guest red-b 5 'echo up'
+	ping_pong red 100
+}
+
+booted_since() {
+	local now
+	now=$(on "$1" cat /proc/sys/kernel/random/boot_id 2>/dev/null)
+	[[ -n $now && $now != "$2" ]] && echo yes
+}
+
+runs_again() { [[ $(kernel "host-${1#*-}" qemu_of_vm "${1%-*}.$1") != none && $(field "vm/$1" .status.phase) == Ready ]] && echo yes; }
+
+# delete takes all VMs; on host-b the agent dies once the first QEMU is gone.
+delete() {
+	local host i tenant
+	strike host-b "$(kernel host-b qemus)" 300 qemus
+	for tenant in red blue; do
+		verbena delete --yes --tenant "$tenant" "vm/$tenant-a" "vm/$tenant-b" >>"$out/cli.log" 2>&1
+		is "delete of $tenant's VMs" 0 $?
+	done
+	wait $!
+	for host in host-a host-b; do
+		eventually 300 "$host: all VFs are back in the pool" 4 parked "$host"
+		is "$host: QEMUs" 0 "$(kernel "$host" qemus)"
+		for i in 0 1 2 3; do parked_in_kernel "$host" "$i"; done
+	done
+}
+
+parked_in_kernel() {
+	is "$1: VF $2 is parked" "vfio-pci vfio-pci mac unicast vlan 0 qos 0 spoofchk on trust off rates none holder none" "$(kernel "$1" parked "$2")"
+}
+
+# strike HOST BEFORE SECONDS COMMAND… kills a host's agent with SIGKILL, in the background, once COMMAND of kernel.sh no longer prints BEFORE.
+strike() {
+	local host=$1
+	shift
+	on "$host" /mnt/rack.sh strike "$@" >"$out/strike.$host" &
+	eventually 30 "$host: ready to kill its agent" yes on "$host" 'test -e /run/strike && echo yes' >/dev/null
+}
+
+verbena() { "$binary" "$@"; }
+kernel() { on "$1" "/mnt/kernel.sh ${*:2}"; }
+ssh_to() { ssh -F "$out/ssh_config" "$@"; }
+# field KIND/NAME JQ prints a field of an object as the API tells it; a VM's name says its tenant.
+field() {
+	local tenant=red
+	[[ $1 != vm/blue-* ]] || tenant=blue
+	verbena get "$1" --tenant "$tenant" -o json --jq "$2" 2>>"$out/cli.log"
+}
+parked() { field "host/$1" '[.status.inventory.pfs[0].vfs[]? | select(.state == "parked")] | length'; }
+# guest VM SECONDS COMMAND runs a command in a VM by its serial console.
+guest() {
+	local vm=$1
+	on "host-${vm#*-}" "/mnt/kernel.sh console ${vm%-*}.$vm $2 $(printf %q "$3")"
+}
+
+# roce FILTER counts frames on both cables that a tcpdump filter finds.
+roce() { for cable in a b; do frames_of "$cable" "$1"; done | wc -l; }
+tagged_roce() { for cable in a b; do frames_of "$cable" "vlan $1 and udp dst port 4791"; done | grep -c "vlan $1, p $2,"; }
+frames_of() { chroot "$cache/root" tcpdump -enr - "$2" <"$out/host-$1.pcap" 2>/dev/null; }
+frame_summary() {
+	for cable in a b; do frames_of "$cable" 'vlan and udp dst port 4791'; done |
+		sed -nE 's/.* ([0-9a-f:]{17}) > .*vlan ([0-9]+), p ([0-9]+).*/from \1 in VLAN \2 with priority \3/p' | sort | uniq -c
+}
