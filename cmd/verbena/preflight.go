@@ -16,8 +16,10 @@ import (
 
 	"github.com/verbena-cloud/verbena/internal/cli"
 	dcbnl "github.com/verbena-cloud/verbena/internal/dcb/netlink"
+	devlinknl "github.com/verbena-cloud/verbena/internal/devlink/netlink"
 	"github.com/verbena-cloud/verbena/internal/preflight"
 	"github.com/verbena-cloud/verbena/internal/preflight/collect"
+	rdmanl "github.com/verbena-cloud/verbena/internal/rdma/netlink"
 	"github.com/verbena-cloud/verbena/internal/sysfs"
 )
 
@@ -36,6 +38,7 @@ func runPreflight(ctx context.Context, o cli.PreflightOptions) (preflight.Report
 	host := collect.Host{Sys: tree, Root: os.DirFS(o.Root), Memlock: memlock(), Priority: o.Config.Priority, AsRoot: os.Geteuid() == 0}
 	if o.Root == "/" { // another root's kernel is not the one that answers here
 		host.DCB, host.Addresses, host.Run = &dcbnl.Links{}, addresses, run
+		host.Devlink, host.RDMA = &devlinknl.Devices{}, &rdmanl.Devices{}
 	}
 	facts := host.Facts(ctx)
 	if o.Fix && o.Root == "/" {

@@ -84,6 +84,7 @@ func Check(f Facts, c Config) []Finding {
 	for _, p := range f.PFs {
 		b.physical(p)
 		b.sriov(f, p)
+		b.eswitch(p)
 		b.firmware(f, p)
 		b.place(p)
 		b.lossless(p)

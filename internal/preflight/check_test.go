@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/verbena-cloud/verbena/internal/dcb"
+	"github.com/verbena-cloud/verbena/internal/pci"
 	"github.com/verbena-cloud/verbena/internal/roce"
 )
 
@@ -26,6 +27,7 @@ func good() Facts {
 	ip := netip.MustParseAddr("10.0.0.7")
 	f.PFs = []PF{{
 		Address: addr, Driver: "mlx5_core", Link: "ens1f0", NUMA: 1, Carrier: new(true), Speed: 100000, MTU: 9000, Addresses: []netip.Addr{ip},
+		Eswitch: "legacy", Path: []Bridge{{Address: "0000:3a:00.0", Known: true, ACS: &pci.ACS{Can: pci.Isolating, On: pci.Isolating}}},
 		Firmware: "22.31.1014", Board: "MT_0000000359", PCIe: PCIe{Speed: 16, MaxSpeed: 16, Width: 16, MaxWidth: 16, UpSpeed: 16, UpWidth: 16},
 		SRIOV: SRIOV{Present: true, Total: 16, Num: 1},
 		VFs:   []VF{{Driver: "vfio-pci", Group: "77", GroupNode: true}},
@@ -63,16 +65,31 @@ func TestFaults(t *testing.T) {
 		"T17 IOMMU asked for in a list": {"iommu.on", Failed, "intel_iommu=on,sm_on", func(f *Facts) { f.IOMMUGroups = 0; f.CommandLine = []string{"intel_iommu=on,sm_on"} }},
 		"T27 no driver":                 {"nic.driver", Failed, "no driver", func(f *Facts) { f.PFs[0] = PF{Address: f.PFs[0].Address, NUMA: 0, SRIOV: f.PFs[0].SRIOV} }},
 		"T3 SR-IOV off":                 {"sriov.capable", Failed, "no SR-IOV", func(f *Facts) { f.PFs[0].SRIOV = SRIOV{}; f.PFs[0].VFs = nil }},
-		"T5 fewer VFs than asked":       {"sriov.vfs", Failed, "sriov_numvfs is 8", func(f *Facts) { f.PFs[0].SRIOV.Num = 8 }},
-		"T9 zero GUID of a VF":          {"vf.guid", Failed, "GUID 0", func(f *Facts) { f.PFs[0].VFs[0].NodeGUID = new(roce.GUID(0)) }},
-		"T30 group with others":         {"vf.group", Failed, "0000:3b:00.1", func(f *Facts) { f.PFs[0].VFs[0].Mates = []string{"0000:3b:00.1"} }},
-		"T50 no vfio node":              {"vf.node", Failed, "/dev/vfio/77", func(f *Facts) { f.PFs[0].VFs[0].GroupNode = false }},
-		"T55 bond":                      {"sriov.bond", Warning, "bond0", func(f *Facts) { f.PFs[0].Bond = "bond0" }},
-		"T34 exclusive":                 {"kernel.netns", Info, "exclusive", func(f *Facts) { f.NetnsShared = new(false) }},
-		"T21 lockdown":                  {"kernel.lockdown", Warning, "integrity", func(f *Facts) { f.Lockdown = "integrity" }},
-		"T41 lldpad":                    {"net.lldp", Warning, "lldpad", func(f *Facts) { f.LLDPAgents = []string{"lldpad"} }},
-		"T42 management":                {"nic.management", Warning, "default route", func(f *Facts) { f.PFs[0].Management = true }},
-		"T49 zero GUID":                 {"rdma.guid", Failed, "GUID 0", func(f *Facts) { f.RDMA[0].NodeGUID = 0 }},
+		"T3 SR-IOV not offered":         {"sriov.capable", Failed, "the card itself", func(f *Facts) { f.PFs[0].SRIOV = SRIOV{Listed: new(0)}; f.PFs[0].VFs = nil }},
+		"T3 SR-IOV not taken up":        {"sriov.capable", Failed, "offers 8 VFs", func(f *Facts) { f.PFs[0].SRIOV = SRIOV{Listed: new(8)}; f.PFs[0].VFs = nil }},
+		"T21 firmware waits":            {"nic.pending", Warning, "fw 1 → 2", func(f *Facts) { f.PFs[0].Pending = []string{"fw 1 → 2"} }},
+		"switchdev":                     {"nic.eswitch", Warning, "without a bond", func(f *Facts) { f.PFs[0].Eswitch = "switchdev" }},
+		"T30 no ACS":                    {"iommu.acs", Info, "0000:3a:00.0 has no ACS", func(f *Facts) { f.PFs[0].Path[0].ACS = nil }},
+		"T30 ACS off": {"iommu.acs", Warning, "a bridge has ACS off (0x1 of 0x1d)", func(f *Facts) {
+			f.PFs[0].Path[0] = Bridge{Known: true, ACS: &pci.ACS{Can: 0x7d, On: 0x61}}
+			f.PFs[0].SRIOV.Num, f.PFs[0].VFs = 0, nil
+		}},
+		"T30 ACS made up": {"iommu.acs", Warning, "pcie_acs_override", func(f *Facts) {
+			f.PFs[0].Path[0].ACS = nil
+			f.CommandLine = append(f.CommandLine, "pcie_acs_override=downstream,multifunction")
+		}},
+		"T30 shared group":        {"iommu.acs", Failed, "share a group", func(f *Facts) { f.PFs[0].Path[0].ACS = nil; f.PFs[0].VFs[0].Mates = []string{"0000:3b:00.1"} }},
+		"ACS unseen":              {"iommu.acs", Unknown, "0000:3a:00.0", func(f *Facts) { f.PFs[0].Path[0] = Bridge{Address: "0000:3a:00.0"} }},
+		"T5 fewer VFs than asked": {"sriov.vfs", Failed, "sriov_numvfs is 8", func(f *Facts) { f.PFs[0].SRIOV.Num = 8 }},
+		"T9 zero GUID of a VF":    {"vf.guid", Failed, "GUID 0", func(f *Facts) { f.PFs[0].VFs[0].NodeGUID = new(roce.GUID(0)) }},
+		"T30 group with others":   {"vf.group", Failed, "0000:3b:00.1", func(f *Facts) { f.PFs[0].VFs[0].Mates = []string{"0000:3b:00.1"} }},
+		"T50 no vfio node":        {"vf.node", Failed, "/dev/vfio/77", func(f *Facts) { f.PFs[0].VFs[0].GroupNode = false }},
+		"T55 bond":                {"sriov.bond", Warning, "bond0", func(f *Facts) { f.PFs[0].Bond = "bond0" }},
+		"T34 exclusive":           {"kernel.netns", Info, "exclusive", func(f *Facts) { f.NetnsShared = new(false) }},
+		"T21 lockdown":            {"kernel.lockdown", Warning, "integrity", func(f *Facts) { f.Lockdown = "integrity" }},
+		"T41 lldpad":              {"net.lldp", Warning, "lldpad", func(f *Facts) { f.LLDPAgents = []string{"lldpad"} }},
+		"T42 management":          {"nic.management", Warning, "default route", func(f *Facts) { f.PFs[0].Management = true }},
+		"T49 zero GUID":           {"rdma.guid", Failed, "GUID 0", func(f *Facts) { f.RDMA[0].NodeGUID = 0 }},
 		"T39 only IPv6": {"rdma.gid", Info, "only IPv6", func(f *Facts) {
 			v6 := netip.MustParseAddr("2001:db8::7")
 			f.PFs[0].Addresses[0], f.RDMA[0].Ports[0].GIDs[0].Addr = v6, v6
@@ -120,6 +137,30 @@ func TestT51(t *testing.T) {
 	f.PFs[0].Speed = 400000
 	list := Check(f, Default())
 	if !slices.ContainsFunc(list, func(x Finding) bool { return x.Check == "link.speed" && x.Level == OK && x.Seen == "400 Gb/s" }) {
+		t.Errorf("%+v", list)
+	}
+}
+
+// TestVFLag: a bond of ports in switchdev mode is what ha: vf-lag needs, so neither is complained about.
+func TestVFLag(t *testing.T) {
+	f := good()
+	f.PFs[0].Eswitch, f.PFs[0].Bond = "switchdev", "bond0"
+	for _, x := range Check(f, Default()) {
+		if x.Level != OK {
+			t.Errorf("%+v", x)
+		}
+	}
+}
+
+// TestHardwired: what a port can't switch is as if it were on, and without an IOMMU nobody asks.
+func TestHardwired(t *testing.T) {
+	f := good()
+	f.PFs[0].Path[0].ACS = &pci.ACS{Can: pci.SourceValidation, On: pci.SourceValidation}
+	if list := Check(f, Default()); !slices.ContainsFunc(list, func(x Finding) bool { return x.Check == "iommu.acs" && x.Level == OK }) {
+		t.Errorf("%+v", list)
+	}
+	f.IOMMUGroups = 0
+	if list := Check(f, Default()); slices.ContainsFunc(list, func(x Finding) bool { return x.Check == "iommu.acs" }) {
 		t.Errorf("%+v", list)
 	}
 }

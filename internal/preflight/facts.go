@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/verbena-cloud/verbena/internal/dcb"
+	"github.com/verbena-cloud/verbena/internal/pci"
 	"github.com/verbena-cloud/verbena/internal/roce"
 )
 
@@ -16,7 +17,7 @@ type Facts struct {
 	Nodes       map[string]bool // device nodes, by path
 	IOMMUGroups int
 	Lockdown    string // none, integrity, confidentiality; "" = not told
-	NetnsShared *bool  // ib_core.netns_mode; nil = not told
+	NetnsShared *bool  // RDMA devices are seen in every network namespace; nil = not told
 	Hugepages   []Hugepages
 	Memlock     Limit
 	LLDPAgents  []string // names of running programs that speak LLDP
@@ -60,7 +61,10 @@ type PF struct {
 	Firmware   string       // "" = not told
 	Board      string       // PSID or board id, "" = not told
 	Version    string       // the driver's own, only of drivers outside the kernel
+	Pending    []string     // parts of the firmware that wait for a reset, with both versions
+	Eswitch    string       // legacy or switchdev, "" = not told
 	PCIe       PCIe
+	Path       []Bridge // the PCI ports above it that keep functions apart, the nearest first
 	SRIOV      SRIOV
 	VFs        []VF
 	DCB        *dcb.State // nil = the driver has no DCB, or it could not be read
@@ -83,6 +87,16 @@ type SRIOV struct {
 	Total     int
 	Num       int
 	Autoprobe bool
+	// Listed is how many VFs the card's own configuration space offers, 0 where it has no such capability;
+	// nil = that space could not be read to its end.
+	Listed *int
+}
+
+// Bridge is a root port, a downstream port of a switch or a bridge to conventional PCI.
+type Bridge struct {
+	Address string   // "" = not told
+	Known   bool     // its configuration space could be read to its end
+	ACS     *pci.ACS // nil with Known = it has none
 }
 
 // VF is one virtual function.

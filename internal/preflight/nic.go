@@ -81,8 +81,7 @@ func (b *book) sriov(f Facts, p PF) {
 	case p.Driver == "":
 		return
 	case !p.SRIOV.Present:
-		b.add(Failed, "sriov.capable", at, "no SR-IOV").want("SR-IOV on in firmware and BIOS",
-			"turn SR-IOV on in the BIOS and in the NIC's firmware (mstconfig -d "+p.Address.String()+" set SRIOV_EN=1 NUM_OF_VFS=N), then restart")
+		b.incapable(p)
 		return
 	case p.SRIOV.Num == 0:
 		b.add(Info, "sriov.vfs", at, fmt.Sprintf("no VFs of %d", p.SRIOV.Total)).want("VFs for VMs", "verbena host commission")
@@ -91,7 +90,8 @@ func (b *book) sriov(f Facts, p PF) {
 	default:
 		b.ok("sriov.vfs", at, "%d of %d", p.SRIOV.Num, p.SRIOV.Total)
 	}
-	if p.Bond != "" && p.SRIOV.Num > 0 {
+	b.acs(f, p)
+	if p.Bond != "" && p.SRIOV.Num > 0 && p.Eswitch != switchdev {
 		b.add(Warning, "sriov.bond", at, "member of "+p.Bond+" with VFs in legacy mode").
 			want("it is known that RDMA of a VF stays on its own port: the bond gives VMs no failover", "use flavors with ha: dual-vf, or switchdev on both ports (ha: vf-lag)")
 	}
@@ -118,6 +118,10 @@ func (b *book) vf(f Facts, p PF, v VF) {
 
 // firmware compares with the site's matrix.
 func (b *book) firmware(f Facts, p PF) {
+	if len(p.Pending) > 0 {
+		b.add(Warning, "nic.pending", p.name(), "waits for a reset: "+join(p.Pending)).want("what is stored is what runs, so that a restart changes nothing",
+			"restart the host in a maintenance window, or: devlink dev reload pci/"+p.Address.String()+" action fw_activate, after its VFs are free")
+	}
 	if p.Driver == "" || p.Firmware == "" {
 		return
 	}

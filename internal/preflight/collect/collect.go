@@ -1,9 +1,9 @@
-// Package collect sees what preflight judges: /sys, /proc, dcbnl and the packet filter of the host it runs on.
+// Package collect sees what preflight judges: /sys, /proc, dcbnl, devlink, the RDMA core and the packet filter of the
+// host it runs on.
 // What can't be read costs that fact alone and is told in Facts.Unseen.
 package collect
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +16,10 @@ import (
 	"syscall"
 
 	"github.com/verbena-cloud/verbena/internal/dcb"
+	"github.com/verbena-cloud/verbena/internal/devlink"
+	"github.com/verbena-cloud/verbena/internal/pci"
 	"github.com/verbena-cloud/verbena/internal/preflight"
+	"github.com/verbena-cloud/verbena/internal/rdma"
 	"github.com/verbena-cloud/verbena/internal/sysfs"
 )
 
@@ -25,6 +28,9 @@ type Host struct {
 	Sys  sysfs.Tree
 	Root fs.FS // the host's root; of it /proc, /dev and /lib/modules are read
 	DCB  dcb.Links
+	// Devlink and RDMA may be nil: what they alone tell is then not told.
+	Devlink devlink.Devices
+	RDMA    rdma.System
 	// Addresses are those of a netdev and of the VLANs and bridges on it.
 	Addresses func(link string) ([]netip.Addr, error)
 	// Run runs a program and returns what it prints.
@@ -51,6 +57,7 @@ func (h Host) Facts(ctx context.Context) preflight.Facts {
 	c := &collector{Host: h, ctx: ctx, facts: preflight.Facts{Root: h.AsRoot, Modules: map[string]bool{}, Nodes: map[string]bool{}}}
 	c.kernel()
 	c.modules()
+	c.sharing()
 	c.nodes()
 	c.hugepages()
 	c.programs()
@@ -142,6 +149,21 @@ func (c *collector) kernel() {
 		f.NetnsShared = new(true)
 	case "N":
 		f.NetnsShared = new(false)
+	}
+}
+
+// sharing asks the kernel how network namespaces share RDMA devices; its module's parameter is what it began with.
+// Asking opens a socket, which may load ib_core, so nobody is asked before it is there.
+func (c *collector) sharing() {
+	if c.RDMA == nil || !c.facts.Modules["ib_core"] {
+		return
+	}
+	mode, err := c.RDMA.Sharing(c.ctx)
+	switch {
+	case err == nil:
+		c.facts.NetnsShared = new(mode == rdma.Shared)
+	case !rdma.Absent(err):
+		c.unseen("RDMA namespace mode", err)
 	}
 }
 
@@ -270,10 +292,9 @@ func drops(text string) []string {
 
 // gts reads "8.0 GT/s PCIe", 0 for Unknown.
 func gts(text string) float64 {
-	first, _, _ := strings.Cut(cmp.Or(text, "0"), " ")
-	v, err := strconv.ParseFloat(first, 64)
-	if err != nil || v < 0 || v > 1024 {
+	v, err := pci.ParseSpeed(text)
+	if err != nil {
 		return 0
 	}
-	return v
+	return float64(v) / 1000
 }

@@ -39,7 +39,6 @@ func (c *collector) pf(addr roce.PCIAddr, dir, sriov string) preflight.PF {
 		Address: addr,
 		Driver:  c.link(dir + "/driver"),
 		NUMA:    c.number(dir+"/numa_node", -1),
-		PCIe:    c.slot(dir),
 		SRIOV: preflight.SRIOV{
 			Present: err == nil && total > 0, Total: total,
 			Num: c.number(dir+"/sriov_numvfs", 0), Autoprobe: c.text(dir+"/sriov_drivers_autoprobe") != "0",
@@ -49,6 +48,8 @@ func (c *collector) pf(addr roce.PCIAddr, dir, sriov string) preflight.PF {
 	for _, d := range c.list(dir + "/infiniband") {
 		p.Firmware, p.Board = c.text("class/infiniband/"+d+"/fw_ver"), c.text("class/infiniband/"+d+"/board_id")
 	}
+	c.space(&p, dir)
+	c.devlink(&p)
 	if links := c.list(dir + "/net"); len(links) > 0 {
 		c.netdev(&p, links[0])
 	}
@@ -60,16 +61,6 @@ func (c *collector) pf(addr roce.PCIAddr, dir, sriov string) preflight.PF {
 		}
 	}
 	return p
-}
-
-// slot reads the link of the function and of the port above it, which is the directory that holds it.
-func (c *collector) slot(dir string) preflight.PCIe {
-	l := preflight.PCIe{
-		Speed: gts(c.text(dir + "/current_link_speed")), MaxSpeed: gts(c.text(dir + "/max_link_speed")),
-		Width: c.number(dir+"/current_link_width", 0), MaxWidth: c.number(dir+"/max_link_width", 0),
-	}
-	l.UpSpeed, l.UpWidth = gts(c.text(dir+"/../max_link_speed")), c.number(dir+"/../max_link_width", 0)
-	return l
 }
 
 func (c *collector) netdev(p *preflight.PF, link string) {
