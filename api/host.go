@@ -25,6 +25,8 @@ type HostPF struct {
 	VFs    int    `json:"vfs" minimum:"0" maximum:"256" doc:"VF count; changed only while every VF of the PF is parked"`
 	// AllowManagement lifts the guard that keeps the PF of the default route out of the pool.
 	AllowManagement bool `json:"allowManagement,omitempty" doc:"Make VFs although the port carries the default route or the session with the server"`
+	// AllowBond lifts the guard that keeps VFs off the ports of a bond.
+	AllowBond bool `json:"allowBond,omitempty" doc:"Make VFs although the port is in a bond: RoCE over the bond ends on the host, and RDMA on the VFs does not fail over"`
 }
 
 // Reserved is kept from VMs on each NUMA node.

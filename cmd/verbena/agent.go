@@ -9,6 +9,7 @@ import (
 
 	"github.com/verbena-cloud/verbena/internal/agent"
 	"github.com/verbena-cloud/verbena/internal/cli"
+	dcblink "github.com/verbena-cloud/verbena/internal/dcb/netlink"
 	"github.com/verbena-cloud/verbena/internal/guest/seed"
 	"github.com/verbena-cloud/verbena/internal/hyper/libvirt"
 	"github.com/verbena-cloud/verbena/internal/rtnl/netlink"
@@ -35,7 +36,8 @@ func runAgent(ctx context.Context, o cli.AgentOptions) (err error) {
 	driver := libvirt.New(libvirt.Config{Socket: o.Libvirt, Log: log})
 	links := &netlink.Links{}
 	a, err := agent.New(agent.Config{Host: o.Host, Server: o.Server, JoinToken: o.JoinToken, State: o.State, Version: version, Emulate: o.Emulate},
-		agent.Deps{Tree: tree, Links: links, Hyper: driver, Disk: disk, Seed: seed.ISO, PermanentMAC: links.PermanentMAC, Log: log})
+		agent.Deps{Tree: tree, Links: links, Hyper: driver, Disk: disk, Seed: seed.ISO, PermanentMAC: links.PermanentMAC,
+			DCB: &dcblink.Links{}, Stats: links, Log: log})
 	if err != nil {
 		return errors.Join(err, driver.Close())
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/verbena-cloud/verbena/api"
+	"github.com/verbena-cloud/verbena/internal/dcb"
 	"github.com/verbena-cloud/verbena/internal/fault"
 	"github.com/verbena-cloud/verbena/internal/hyper"
 	"github.com/verbena-cloud/verbena/internal/loop"
@@ -78,12 +79,19 @@ type Deps struct {
 	Seed  func(s wire.Seed, instance string) ([]byte, error)
 	Log   *slog.Logger
 
+	// DCB reads and sets the NIC ports' priorities; nil = they are left alone and not told of.
+	DCB dcb.Links
+	// Stats tells what VFs send and receive; nil = not here.
+	Stats rtnl.StatsReader
+
 	Upstream Upstream
 	Files    Files
 	// Holders lists which processes have which vfio group open: the evidence that a VF is let go.
 	Holders  func(ctx context.Context) (map[string][]int, error)
 	Modprobe func(ctx context.Context, module string) error
 	Proc     Proc
+	// LLDPAgents names the programs on the host that set DCB of NICs by themselves.
+	LLDPAgents func(ctx context.Context) ([]string, error)
 	// PermanentMAC asks the driver for the address burnt in, for PFs whose address was changed.
 	PermanentMAC func(ctx context.Context, link string) (string, error)
 	// SessionDevices names the netdevs that the session with the server runs over.
@@ -111,6 +119,9 @@ func (d Deps) defaults(cfg Config) (Deps, error) {
 	}
 	if d.Holders == nil {
 		d.Holders = vfioHolders("/proc", "/dev/vfio")
+	}
+	if d.LLDPAgents == nil {
+		d.LLDPAgents = lldpAgents("/proc")
 	}
 	if d.Modprobe == nil {
 		d.Modprobe = modprobe
@@ -155,6 +166,8 @@ type Agent struct {
 	sameRun bool // desired was stored in this boot of the host
 	snap    *snapshot
 	caps    map[string]capability
+	ports   map[string]*portQoS // by PF
+	refused map[string]refusals
 	pfs     map[string]*pfMemo
 	vms     map[string]*vmMemo
 	posted  accepted
@@ -171,7 +184,7 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 		return nil, err
 	}
 	a := &Agent{cfg: cfg, d: deps, log: deps.Log, kernel: newKernel(deps.Tree, deps.Links),
-		events: &events{now: deps.Now}, caps: map[string]capability{}, pfs: map[string]*pfMemo{}, vms: map[string]*vmMemo{},
+		events: &events{now: deps.Now}, caps: map[string]capability{}, ports: map[string]*portQoS{}, refused: map[string]refusals{}, pfs: map[string]*pfMemo{}, vms: map[string]*vmMemo{},
 		dirty: make(chan struct{}, 1)}
 	if err := a.connect(); err != nil {
 		return nil, err
@@ -190,6 +203,9 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 		return nil, err
 	}
 	if err := a.loadCaps(); err != nil {
+		return nil, err
+	}
+	if err := a.loadRefusals(); err != nil {
 		return nil, err
 	}
 	a.loop = loop.New(a.reconcile, loop.Options[key]{Workers: 8, Min: 500 * time.Millisecond, Max: time.Minute,

@@ -30,6 +30,8 @@ func stories() []story {
 		{"commission", func(w *world) { w.want.PFs[0].VFs, w.want.PFs[1].VFs = 0, 0 },
 			func(w *world) { w.want.PFs[0].VFs, w.want.PFs[1].VFs = 3, 3 }, free(6)},
 		{"recommission", nil, func(w *world) { w.want.PFs[0].VFs = 2 }, free(5)},
+		{"lossless", nil, lossless, func(t *testing.T, w *world) { free(6)(t, w); isLossless(t, w, pf0, pf1) }},
+		{"lossless reboot", lossless, func(w *world) { w.reboot() }, func(t *testing.T, w *world) { free(6)(t, w); isLossless(t, w, pf0, pf1) }},
 		{"create", nil, two, ready("a")},
 		{"attach", two, func(w *world) { w.add("b", vf(pf0, 1, mac3, 103)) }, ready("a", "b")},
 		{"detach", func(w *world) { two(w); w.add("b", vf(pf0, 1, mac3, 103)) },

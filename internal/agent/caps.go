@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"slices"
 
 	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/internal/fault"
@@ -136,6 +137,29 @@ func (a *Agent) try(ctx context.Context, link string, index int, t sriov.Trial) 
 		}
 	}
 	return false, fault.New(fault.Unready, "%s shows no VF %d any more", link, index)
+}
+
+// counted notes which drivers count the frames of VFs. Only a count over 0 shows it, so VFs that guests have
+// are looked at until one does.
+func (a *Agent) counted(ctx context.Context, snap *snapshot) {
+	if a.d.Stats == nil {
+		return
+	}
+	for i := range snap.functions {
+		f := &snap.functions[i]
+		caps, known := a.capabilities(f)
+		if !known || caps.VFStats || !slices.ContainsFunc(f.VFs, func(v sriov.VF) bool { return v.Domain.Running }) {
+			continue
+		}
+		list, err := a.d.Stats.VFStats(ctx, f.Netdev)
+		if err != nil || !slices.ContainsFunc(list, func(s rtnl.VFStats) bool { return s.RxPackets > 0 || s.TxPackets > 0 }) {
+			continue // it is looked at again
+		}
+		caps.VFStats = true
+		if err := a.saveCaps(f, caps); err != nil {
+			a.log.Warn("capabilities", "pf", f.Key, "err", err)
+		}
+	}
 }
 
 func (a *Agent) saveCaps(f *function, caps api.PFCaps) error {

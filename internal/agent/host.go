@@ -100,6 +100,10 @@ func (a *Agent) look(ctx context.Context) (*snapshot, error) {
 	if err := a.lookPCI(ctx, snap, full, prob); err != nil {
 		return nil, err
 	}
+	if full {
+		a.readPorts(ctx, snap, prob)
+		a.counted(ctx, snap)
+	}
 	snap.cells = cells(ctx, a.d.Tree, prob)
 	groups, err := a.d.Tree.List(ctx, "kernel/iommu_groups")
 	snap.iommu = err == nil && len(groups) > 0
@@ -231,6 +235,9 @@ func (a *Agent) unsettled(f *function) bool {
 		if q, ok := a.j.quarantined(v.Key); ok && a.d.Now().Sub(q.At) >= recheck {
 			return true
 		}
+	}
+	if a.qosDue(f, want) {
+		return true
 	}
 	_, known := a.capabilities(f)
 	return !known && want.VFs > 0

@@ -37,6 +37,7 @@ func (a *Agent) pfStatus(f *function) api.PF {
 	if want != nil {
 		out.Fabric, out.WantVFs = want.Fabric, want.VFs
 	}
+	out.QoS = a.qosStatus(f, want)
 	out.Ready, out.Reason = a.pfReady(f, want != nil, out)
 	for _, v := range f.VFs {
 		out.VFs = append(out.VFs, a.vfStatus(v, want != nil))

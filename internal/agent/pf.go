@@ -106,7 +106,8 @@ func (a *Agent) commission(ctx context.Context, pf string, m *pfMemo) error {
 	if refusal != nil && (len(f.VFs) == 0 || f.Unread != "") { // what can't be read must not put VFs into quarantine
 		return refusal
 	}
-	if err := a.parkAll(ctx, pf, m); err != nil {
+	// The port is set up before its gate opens: no VM starts on it before.
+	if err := errors.Join(a.parkAll(ctx, pf, m), a.quality(ctx, f, want)); err != nil {
 		return errors.Join(refusal, err)
 	}
 	if refusal != nil {

@@ -168,7 +168,7 @@ func TestRunQuietWhenNothingChanges(t *testing.T) {
 		if vm.Phase != api.PhaseReady || inv == nil || len(inv.PFs) != 2 || !inv.PFs[0].Ready {
 			t.Fatalf("VM %+v, inventory %+v", vm, inv)
 		}
-		later(time.Minute)
+		later(10 * time.Minute) // that the driver counts frames shows with traffic only
 		w.faults.ForgetLog()
 		posts, beats, _ := s.counts()
 		later(time.Hour)

@@ -534,6 +534,13 @@ func TestT55_BondInLegacyMode(t *testing.T) {
 	cfg := host(4)
 	cfg.Cards[0].PFs[0].Bond, cfg.Cards[0].PFs[1].Bond = "bond0", "bond0"
 	scene(t, cfg, func(t *testing.T, w *world) {
+		if err := w.rounds(2); err == nil || !strings.Contains(err.Error(), "is a port of bond0") {
+			t.Errorf("err = %v", err)
+		}
+		if p := w.pf(pf0); p.Ready || p.NumVFs != 0 || !strings.Contains(p.Reason, "allowBond") {
+			t.Errorf("%d VFs: %s", p.NumVFs, p.Reason)
+		}
+		w.want.PFs[0].AllowBond, w.want.PFs[1].AllowBond = true, true
 		w.now("commission")
 		free(8)(t, w)
 		for _, key := range []string{pf0, pf1} {

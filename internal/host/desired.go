@@ -7,6 +7,8 @@ import (
 	"strings"
 
 	"github.com/verbena-cloud/verbena/api"
+	"github.com/verbena-cloud/verbena/internal/fabric"
+	"github.com/verbena-cloud/verbena/internal/fault"
 	"github.com/verbena-cloud/verbena/internal/flavor"
 	"github.com/verbena-cloud/verbena/internal/image"
 	"github.com/verbena-cloud/verbena/internal/object"
@@ -25,7 +27,11 @@ func Desired(tx store.Tx, name string) (*wire.Desired, error) {
 	}
 	d := &wire.Desired{Host: name, Revision: tx.Rev(), Bridge: o.Spec.Bridge, PFs: []wire.PF{}, VMs: []wire.VM{}}
 	for _, p := range o.Spec.PFs {
-		d.PFs = append(d.PFs, wire.PF{Match: p.Match, Fabric: p.Fabric, VFs: p.VFs, AllowManagement: p.AllowManagement})
+		q, err := quality(tx, p.Fabric)
+		if err != nil {
+			return nil, err
+		}
+		d.PFs = append(d.PFs, wire.PF{Match: p.Match, Fabric: p.Fabric, VFs: p.VFs, AllowManagement: p.AllowManagement, AllowBond: p.AllowBond, QoS: q})
 	}
 	images := map[string]bool{}
 	for e := range tx.Scan(object.ClaimPrefix(name), "") {
@@ -49,6 +55,22 @@ func Desired(tx store.Tx, name string) (*wire.Desired, error) {
 	}
 	slices.SortFunc(d.Images, func(a, b wire.Image) int { return strings.Compare(a.Name, b.Name) })
 	return d, nil
+}
+
+// quality is what a fabric asks of its NIC ports, nil if there is no such fabric.
+func quality(tx store.Tx, name string) (*wire.QoS, error) {
+	o, err := object.Peek[api.Fabric](tx, api.KindFabric, "", name)
+	if fault.Is(err, fault.NotFound) {
+		return nil, nil //nolint:nilnil // nothing is asked
+	}
+	if err != nil {
+		return nil, err
+	}
+	r, err := fabric.Resolve(o)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.QoS{Priority: r.Priority, DSCP: r.DSCP, CNPDSCP: r.CNPDSCP, Apply: r.SetNICs}, nil
 }
 
 func desiredVM(tx store.Tx, c *sched.Claim) (wire.VM, error) {

@@ -18,6 +18,7 @@ import (
 	"github.com/verbena-cloud/verbena/internal/sched"
 	"github.com/verbena-cloud/verbena/internal/store"
 	"github.com/verbena-cloud/verbena/internal/store/mem"
+	"github.com/verbena-cloud/verbena/internal/wire"
 )
 
 func now() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
@@ -344,5 +345,50 @@ func TestAbsurdInventoriesAreRefused(t *testing.T) {
 	}
 	if b.observe(nil) {
 		t.Error("no inventory is a change")
+	}
+}
+
+func TestPortsThatDifferFromTheirFabric(t *testing.T) {
+	b := open(t)
+	b.create(serve("k0", "k1", "k2"))
+	inv := inventory(4, "k0", "k1", "k2")
+	b.observe(inv)
+	if c := object.Condition(b.get().Status.Conditions, host.CondQoS); c.Status != "" {
+		t.Errorf("nothing was told, and %+v", c)
+	}
+	again := inventory(4, "k0", "k1", "k2")
+	again.PFs[0].QoS, again.PFs[1].QoS, again.PFs[2].QoS = &api.NICQoS{State: "ok"}, &api.NICQoS{State: "absent", Reason: "igb"}, &api.NICQoS{State: "refused", Reason: "lldpad runs"}
+	b.observe(again)
+	if c := object.Condition(b.get().Status.Conditions, host.CondQoS); c.Status != "False" || !strings.HasPrefix(c.Message, "PF k2: lldpad runs; VMs run") {
+		t.Errorf("%+v", c)
+	}
+	if c := object.Condition(b.get().Status.Conditions, host.CondCommissioned); c.Status != "True" {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestDesiredTellsWhatFabricsAskOfPorts(t *testing.T) {
+	b := open(t)
+	s := serve("k0")
+	s.PFs[0].AllowBond = true
+	b.create(s)
+	desired := func() (d *wire.Desired) {
+		b.must(func(tx store.Tx) (err error) { d, err = host.Desired(tx, "h"); return err })
+		return d
+	}
+	if p := desired().PFs[0]; p.QoS == nil || *p.QoS != (wire.QoS{Priority: 3, DSCP: 26, CNPDSCP: 48}) || !p.AllowBond {
+		t.Errorf("%+v", p)
+	}
+	b.must(func(tx store.Tx) error {
+		o, err := object.Load[api.Fabric](tx, api.KindFabric, "", "a")
+		if err != nil {
+			return err
+		}
+		next := *o
+		next.Spec.NICQoS, next.Spec.Priority = "apply", new(4)
+		return fabric.Update(tx, o, &next, by())
+	})
+	if p := desired().PFs[0]; *p.QoS != (wire.QoS{Priority: 4, DSCP: 26, CNPDSCP: 48, Apply: true}) {
+		t.Errorf("%+v", p.QoS)
 	}
 }

@@ -20,6 +20,7 @@ const (
 	CondInventory    = "InventoryComplete" // everything could be read, and every PF has a key of its own
 	CondCommissioned = "Commissioned"      // every declared PF is there, ready, and has its VFs
 	CondClaims       = "ClaimsIntact"      // every VF that a VM holds is there
+	CondQoS          = "NICQoS"            // every port that can be is set up as its fabric wants
 )
 
 // find returns the PF of an inventory that a declaration means, or nil.
@@ -218,7 +219,26 @@ func conditions(o *api.Host, ledger *sched.Host, now time.Time) []api.Condition 
 	set(CondInventory, "Partial", wrong, "nothing was freed because of it; see to the host's driver and firmware")
 	set(CondCommissioned, "NotReady", shortfalls(o), "VFs that are not ready are not given away")
 	set(CondClaims, "VFsGone", lost(inv, ledger), "the VMs keep their claims; repair the NIC or rebuild these VMs")
+	if wrong, judged := unprotected(o); judged {
+		set(CondQoS, "Differs", wrong, "VMs run, but RoCE is not protected from loss there")
+	}
 	return list
+}
+
+// unprotected says which ports differ from their fabric; judged = false if the agent tells of none. A port
+// whose driver has no such settings is no difference.
+func unprotected(o *api.Host) (wrong []string, judged bool) {
+	for _, want := range o.Spec.PFs {
+		p := find(o.Status.Inventory, want.Match)
+		if p == nil || p.QoS == nil || p.QoS.State == "" {
+			continue
+		}
+		judged = true
+		if s := p.QoS.State; s != "ok" && s != "absent" {
+			wrong = append(wrong, fmt.Sprintf("PF %s: %s", p.Key, p.QoS.Reason))
+		}
+	}
+	return wrong, judged
 }
 
 func join(parts []string) string {

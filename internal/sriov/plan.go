@@ -59,6 +59,8 @@ func countable(pf PF, want wire.PF) error {
 		return fault.New(fault.Unready, "PF %s at %s shows no sriov_numvfs: SR-IOV is off in BIOS or firmware, or driver %s can't do it", pf.Key, pf.PCI, pf.Driver)
 	case pf.Management && !want.AllowManagement:
 		return fault.New(fault.Unready, "PF %s (%s) carries the default route or the server session; set allowManagement on the host's PF if VFs shall be made on it all the same", pf.Key, pf.Netdev)
+	case pf.Bond != "" && !want.AllowBond && want.VFs > 0 && want.VFs != pf.Count:
+		return fault.New(fault.Unready, "PF %s (%s) is a port of %s: VFs end RoCE over the bond for whoever uses it on this host, and RDMA on them does not fail over; set allowBond on the host's PF if they shall be made all the same", pf.Key, pf.Netdev, pf.Bond)
 	case want.VFs > pf.Total:
 		return fault.New(fault.Invalid, "PF %s has room for %d VFs, %d are wanted", pf.Key, pf.Total, want.VFs)
 	}

@@ -38,6 +38,16 @@ type PF struct {
 	Fabric          string `json:"fabric"`
 	VFs             int    `json:"vfs"`
 	AllowManagement bool   `json:"allowManagement,omitempty"`
+	AllowBond       bool   `json:"allowBond,omitempty"`
+	QoS             *QoS   `json:"qos,omitempty"`
+}
+
+// QoS is how a fabric tells RoCE from other traffic on its ports.
+type QoS struct {
+	Priority int  `json:"priority"`
+	DSCP     int  `json:"dscp"`
+	CNPDSCP  int  `json:"cnpDSCP"`
+	Apply    bool `json:"apply,omitempty"` // set ports so; else only tell what differs
 }
 
 // VM is a VM that the host must have, or, with Absent, must get rid of and prove it.

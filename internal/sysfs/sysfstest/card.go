@@ -6,6 +6,7 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/verbena-cloud/verbena/internal/dcb"
 	"github.com/verbena-cloud/verbena/internal/roce"
 	"github.com/verbena-cloud/verbena/internal/rtnl"
 )
@@ -26,6 +27,7 @@ type port struct {
 	fn        *function
 	vfs       []*function
 	attrs     []rtnl.VF
+	dcb       *dcb.State // nil: the driver has no DCB
 	autoprobe bool
 	up        bool
 	carrierAt int // call from which the carrier is there
@@ -112,7 +114,7 @@ func (k *Kernel) addPF(c *card, cfg *PF, no int) error {
 	if _, ok := k.functions[a]; ok {
 		return fmt.Errorf("two functions at %s: %w", a, syscall.EEXIST)
 	}
-	p := &port{card: c, cfg: cfg, no: no, autoprobe: true, up: !cfg.Down}
+	p := &port{card: c, cfg: cfg, no: no, autoprobe: true, up: !cfg.Down, dcb: bootDCB(c.cfg, cfg)}
 	f := &function{addr: a, port: p, vf: -1, vendor: c.prof.vendor, device: c.prof.device}
 	p.fn = f
 	c.ports = append(c.ports, p)

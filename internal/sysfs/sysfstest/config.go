@@ -3,6 +3,8 @@ package sysfstest
 import (
 	"fmt"
 	"syscall"
+
+	"github.com/verbena-cloud/verbena/internal/dcb"
 )
 
 // Config describes a simulated host.
@@ -30,6 +32,7 @@ type Card struct {
 	Serial      string // in the vital product data; igb has none
 	Firmware    string
 	NUMA        int  // -1 = the kernel does not know
+	OFED        bool // NVIDIA's driver package: files for congestion control below the netdev
 	SharedGroup bool // no ACS on the way: all functions of the card are in one IOMMU group
 	Caps        *Caps
 	PFs         []PF
@@ -47,7 +50,8 @@ type PF struct {
 	Down     bool // administratively, after boot
 	NoCable  bool
 	NoDriver bool
-	Bond     string // name of the bond that it is a port of
+	Bond     string    // name of the bond that it is a port of
+	DCBX     *dcb.Mode // who owns DCB after boot; nil = as the driver does
 	Quirks   Quirks
 }
 
@@ -61,6 +65,7 @@ type Quirks struct {
 	NoNetdev    int           // so many next binds of a VF of this PF leave net/ empty
 	ResetErr    syscall.Errno // resetting a VF fails
 	ResetLoses  bool          // resetting a VF loses what the PF was told of it
+	ForgetsPFC  bool          // accepts flow control and does nothing
 	LateCarrier int           // calls until the carrier is back after going up or a change of VFs; Never = at Settle
 }
 

@@ -47,6 +47,9 @@ func (k *Kernel) addNetdev(f *function, name string) {
 	n.dir = f.dir.dir("net").dir(name)
 	k.netAttributes(n, assign)
 	k.sys.dir("class/net").link(name, n.dir, 0)
+	if f.vf < 0 && p.card.cfg.OFED {
+		n.ecn()
+	}
 	if f.vf < 0 && p.cfg.Bond != "" {
 		k.enslave(n, p.cfg.Bond)
 	}
