@@ -30,5 +30,5 @@ func main() {
 
 // programs are what only main may know all of.
 func programs() cli.Programs {
-	return cli.Programs{Server: runServer, Agent: runAgent, Demo: runDemo, Backup: runBackup, Restore: runRestore, Preflight: runPreflight}
+	return cli.Programs{Server: runServer, Agent: runAgent, Demo: runDemo, Backup: runBackup, Restore: runRestore, Preflight: runPreflight, Guest: runGuest, GuestReport: runGuestReport}
 }

@@ -13,6 +13,8 @@ import (
 
 	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/client"
+	"github.com/verbena-cloud/verbena/internal/guestos"
+	"github.com/verbena-cloud/verbena/internal/guestreport"
 	"github.com/verbena-cloud/verbena/internal/preflight"
 )
 
@@ -40,6 +42,9 @@ type Programs struct {
 	Restore func(context.Context, RestoreOptions) error
 	// Preflight looks at this host.
 	Preflight func(context.Context, PreflightOptions) (preflight.Report, error)
+	// Guest works on the VM that it runs in, GuestReport tells of it.
+	Guest       func(context.Context, GuestOptions) (guestos.Outcome, error)
+	GuestReport func(context.Context, GuestReportOptions) (guestreport.Report, error)
 }
 
 // Main runs the command that args name and returns its exit code.
@@ -186,7 +191,7 @@ func (a *app) commands() []*cobra.Command {
 		a.nounCommand("secgroup"), a.nounCommand("flavor"), a.nounCommand("image"), a.nounCommand("fabric"),
 		a.nounCommand("operation"), a.auditCommand())...)
 	all = append(all, in(groupAccess, a.loginCommand(), a.whoamiCommand(), a.contextCommand(), a.userCommand(), a.tokenCommand())...)
-	all = append(all, in(groupPrograms, a.demoCommand(), a.preflightCommand(), a.serverCommand(), a.agentCommand(), a.backupCommand(),
+	all = append(all, in(groupPrograms, a.demoCommand(), a.preflightCommand(), a.guestCommand(), a.serverCommand(), a.agentCommand(), a.backupCommand(),
 		a.restoreCommand(), a.statusCommand(), a.versionCommand(), a.completionCommand())...)
 	return all
 }

@@ -70,7 +70,7 @@ func TestPlan(t *testing.T) {
 func TestPlainGuest(t *testing.T) {
 	f := vm()
 	f.Sysctls, f.Modules = nil, nil
-	f.NICs = []NIC{{Netdev: "eth0", Driver: "virtio-pci", NUMA: -1, CPUs: []int{0}, Channels: &Channels{}}, {PCI: "0000:00:04.0", IRQs: []IRQ{{9, []int{0}}}}}
+	f.NICs = []NIC{{Netdev: "eth0", Driver: "virtio-pci", NUMA: -1, CPUs: []int{0}, Channels: &Channels{}, IRQs: []IRQ{{8, []int{0, 1}}}}, {PCI: "0000:00:04.0", IRQs: []IRQ{{9, []int{0}}}}}
 	if got := Plan(f, Default()); len(got) != 0 {
 		t.Errorf("plan = %v, want none", got)
 	}

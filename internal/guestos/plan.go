@@ -87,7 +87,7 @@ func Plan(f Facts, c Config) []Setting {
 		}
 	}
 	for _, n := range f.NICs {
-		if len(n.CPUs) == 0 {
+		if len(n.CPUs) == 0 || n.Driver == virtio {
 			continue
 		}
 		for i, q := range n.IRQs {
@@ -100,6 +100,9 @@ func Plan(f Facts, c Config) []Setting {
 	}
 	return p.list
 }
+
+// virtio NICs put both interrupts of a queue beside its CPU by themselves.
+const virtio = "virtio-pci"
 
 // planner keeps what differs.
 type planner struct {

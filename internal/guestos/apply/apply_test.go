@@ -18,7 +18,11 @@ import (
 func run(t *testing.T, k *kernel, j Journal) []string {
 	t.Helper()
 	var said []string
-	if err := k.machine().Tune(t.Context(), guestos.Default(), j, func(r Result) { said = append(said, r.How) }); err != nil {
+	if err := k.machine().Tune(t.Context(), guestos.Default(), j, func(s guestos.Step) {
+		if said = append(said, s.How); s.Result != guestos.Done || s.Now != s.After {
+			t.Errorf("%+v", s)
+		}
+	}); err != nil {
 		t.Fatal(err)
 	}
 	return said
@@ -26,7 +30,7 @@ func run(t *testing.T, k *kernel, j Journal) []string {
 
 func undo(t *testing.T, k *kernel, j Journal) {
 	t.Helper()
-	if err := k.machine().Undo(t.Context(), j, func(Result) {}); err != nil {
+	if err := k.machine().Undo(t.Context(), j, func(guestos.Step) {}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -91,7 +95,7 @@ func TestBreakEveryWrite(t *testing.T) {
 				return broken, nil
 			}
 			m := k.machine()
-			silent := func(Result) {}
+			silent := func(guestos.Step) {}
 			_ = m.Tune(t.Context(), guestos.Default(), j, silent)
 			if err := m.Tune(t.Context(), guestos.Default(), j, silent); err != nil && !hit {
 				t.Fatalf("write %d: the second run: %v", at, err)
@@ -128,7 +132,7 @@ func TestKilledAnywhere(t *testing.T) {
 			}
 			return nil, nil
 		}
-		_ = k.machine().Tune(t.Context(), guestos.Default(), j, func(Result) {})
+		_ = k.machine().Tune(t.Context(), guestos.Default(), j, func(guestos.Step) {})
 		k.fail = nil
 		if at%2 == 0 {
 			run(t, k, j)
@@ -148,13 +152,15 @@ func TestReadBack(t *testing.T) {
 	m := k.machine()
 	m.Proc = stubborn{tree{k, "proc"}}
 	var bad []string
-	err := m.Tune(t.Context(), guestos.Default(), &memory{k: k}, func(r Result) {
-		if r.Err != nil {
-			bad = append(bad, r.Object)
+	if err := m.Tune(t.Context(), guestos.Default(), &memory{k: k}, func(s guestos.Step) {
+		if s.Result == guestos.Failed {
+			bad = append(bad, s.Object+": "+s.Error)
 		}
-	})
-	if err == nil || len(bad) != 7 || !strings.Contains(err.Error(), "the kernel took it, but says 0-7") {
-		t.Errorf("%v: %v", bad, err)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if len(bad) != 7 || !strings.Contains(bad[0], "rdma0/40: the kernel took it, but says 0-7") {
+		t.Errorf("%q", bad)
 	}
 }
 
@@ -173,7 +179,7 @@ func TestAfterReboot(t *testing.T) {
 		t.Errorf("%d writes, journal %q", k2.writes-writes, j.text)
 	}
 	delete(k2.files, "proc/sys/kernel/random/boot_id")
-	if err := k2.machine().Tune(t.Context(), guestos.Default(), j, func(Result) {}); !fault.Is(err, fault.Unready) {
+	if err := k2.machine().Tune(t.Context(), guestos.Default(), j, func(guestos.Step) {}); !fault.Is(err, fault.Unready) {
 		t.Errorf("without a boot id: %v", err)
 	}
 }
@@ -264,5 +270,31 @@ func TestLive(t *testing.T) {
 	}
 	if _, err := m.Links.Channels(t.Context(), strings.Repeat("x", 20)); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("channels of no link: %v", err)
+	}
+}
+
+// TestWork: what a program can do without being root, and on the file system of another machine.
+func TestWork(t *testing.T) {
+	o := Options{Verb: guestos.Show, Root: "/", State: t.TempDir(), Config: guestos.Default()}
+	out, err := Work(t.Context(), o)
+	if err != nil || out.Kernel == "" || out.Failed() || out.Count(guestos.Planned) != len(out.Steps) {
+		t.Errorf("%+v, %v", out, err)
+	}
+	o.Root = t.TempDir()
+	for _, d := range []string{"sys", "proc"} {
+		if err := os.Mkdir(filepath.Join(o.Root, d), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out, err := Work(t.Context(), o); err != nil || len(out.Steps) != 0 {
+		t.Errorf("%+v, %v", out, err)
+	}
+	o.Verb = guestos.Tune
+	if _, err := Work(t.Context(), o); !fault.Is(err, fault.Invalid) {
+		t.Errorf("another root was set: %v", err)
+	}
+	o.Config.BusyPoll = -7
+	if _, err := Work(t.Context(), o); !fault.Is(err, fault.Invalid) {
+		t.Errorf("a wrong configuration: %v", err)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 
 	"github.com/verbena-cloud/verbena/internal/guestos"
+	"github.com/verbena-cloud/verbena/internal/rdma/netlink"
 	"github.com/verbena-cloud/verbena/internal/sysfs"
 )
 
@@ -47,7 +48,7 @@ func Open(root string) (*Machine, func() error, error) {
 	}
 	m := &Machine{Sys: sys, Proc: proc, Root: os.DirFS(root), AsRoot: os.Geteuid() == 0}
 	if root == "/" {
-		m.Links, m.Modprobe, m.QueuePairs = &Ethtool{}, modprobe, queuePairs
+		m.Links, m.Modprobe, m.QueuePairs = &Ethtool{}, modprobe, queuePairs(&netlink.Devices{})
 	}
 	return m, func() error { return errors.Join(sys.Close(), proc.Close()) }, nil
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-cloud/verbena/internal/guestreport"
-	"github.com/verbena-cloud/verbena/internal/nlmsg"
+	"github.com/verbena-cloud/verbena/internal/rdma"
 )
 
 // wire is a port that takes so many bytes of each write and then fails, as when the host does not listen. It
@@ -95,36 +95,30 @@ func TestOnceToFile(t *testing.T) {
 	}
 }
 
-// answer is what a kernel says of one device: fill_res_info of drivers/infiniband/core/nldev.c.
-func answer(name string, counts map[string]uint64, order ...string) []byte {
-	var table []byte
-	for _, kind := range order {
-		e := nlmsg.AppendString(nil, attrEntryName, kind)
-		v := counts[kind]
-		e = nlmsg.Append(e, attrEntryCurrent, []byte{byte(v), byte(v >> 8), byte(v >> 16), byte(v >> 24), 0, 0, 0, 0})
-		table = nlmsg.Append(table, attrSummaryEntry|1<<15, e)
+// core is an RDMA core with two devices, of which one tells no queue pairs.
+type core struct {
+	rdma.Devices
+	err error
+}
+
+func (c core) List(context.Context) ([]rdma.Device, error) {
+	return []rdma.Device{{ID: rdma.ID{Name: "mlx5_0"}}, {ID: rdma.ID{Name: "siw0"}}}, nil
+}
+
+func (c core) Resources(_ context.Context, d rdma.ID) (rdma.Resources, error) {
+	if d.Name == "mlx5_0" {
+		return rdma.Resources{"pd": 2, "qp": 517}, nil
 	}
-	b := nlmsg.AppendUint32(nil, 1, 0)
-	b = nlmsg.AppendString(b, attrName, name)
-	return nlmsg.Append(b, attrSummary|1<<15, table)
+	return rdma.Resources{}, c.err
 }
 
 func TestQueuePairs(t *testing.T) {
-	name, qps, ok, err := summary(answer("mlx5_0", map[string]uint64{"pd": 3, "cq": 4, "qp": 517}, "pd", "cq", "qp", "cm_id"))
-	if name != "mlx5_0" || qps != 517 || !ok || err != nil {
-		t.Errorf("%s %d %v %v", name, qps, ok, err)
-	}
-	if _, _, ok, err := summary(answer("mlx5_0", nil, "pd")); ok || err != nil {
-		t.Errorf("%v %v", ok, err)
-	}
-}
-
-func FuzzSummary(f *testing.F) {
-	f.Add(answer("mlx5_0", map[string]uint64{"qp": 2}, "qp"))
-	f.Add([]byte{8, 0, 15, 128, 4, 0, 16, 128})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if _, n, ok, err := summary(b); ok && (err != nil || n < 0) {
-			t.Fatal(n, err)
+	for _, err := range []error{nil, rdma.Gone(rdma.ID{Name: "siw0"})} {
+		if got, err := queuePairs(core{err: err})(t.Context()); err != nil || len(got) != 1 || got["mlx5_0"] != 517 {
+			t.Errorf("%v, %v", got, err)
 		}
-	})
+	}
+	if _, err := queuePairs(core{err: errors.New("broken")})(t.Context()); err == nil {
+		t.Error("an error was swallowed")
+	}
 }

@@ -12,22 +12,14 @@ import (
 	"github.com/verbena-cloud/verbena/internal/guestos"
 )
 
-// Result is a setting that was tried.
-type Result struct {
-	guestos.Setting
-	Now string // as read back, "" where that failed
-	Err error
-}
-
-// Tune sets what differs and tells each step. A step that fails costs no other; its object's first value
-// stays in the journal. Before each kind the guest is looked at anew: a module brings devices, queues bring
+// Tune sets what differs and tells each step. A step that fails costs no other and is told as failed; its
+// object's first value stays in the journal. An error means that not all could be tried. Before each kind the guest is looked at anew: a module brings devices, queues bring
 // interrupts.
-func (m *Machine) Tune(ctx context.Context, c guestos.Config, j Journal, say func(Result)) error {
+func (m *Machine) Tune(ctx context.Context, c guestos.Config, j Journal, say func(guestos.Step)) error {
 	state, err := load(j)
 	if err != nil {
 		return err
 	}
-	var errs []error
 	for _, kind := range guestos.Kinds() {
 		f := m.Facts(ctx)
 		if f.Boot == "" {
@@ -39,20 +31,18 @@ func (m *Machine) Tune(ctx context.Context, c guestos.Config, j Journal, say fun
 			}
 			next := state.Keep(f.Boot, s)
 			if err := save(j, next); err != nil {
-				return errors.Join(append(errs, fmt.Errorf("keep the first value of %s: %w; it was not set", s.Object, err))...)
+				return fmt.Errorf("keep the first value of %s: %w; it was not set", s.Object, err)
 			}
 			state = next
-			r := m.set(ctx, s)
-			say(r)
-			errs = append(errs, r.Err)
+			say(m.set(ctx, s))
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Undo brings every object in the journal back to its first value and tells each step. What can't be brought
-// back stays in the journal.
-func (m *Machine) Undo(ctx context.Context, j Journal, say func(Result)) error {
+// back is told as failed and stays in the journal.
+func (m *Machine) Undo(ctx context.Context, j Journal, say func(guestos.Step)) error {
 	state, err := load(j)
 	if err != nil || len(state.Entries) == 0 {
 		return err
@@ -62,41 +52,39 @@ func (m *Machine) Undo(ctx context.Context, j Journal, say func(Result)) error {
 		return fault.New(fault.Unready, "/proc/sys/kernel/random/boot_id can't be read, so nobody can tell whether the journal is of this boot; try again, or restart the guest, which undoes everything")
 	}
 	todo, done := guestos.Undo(f, state)
-	var errs []error
 	for _, s := range todo {
-		r := m.set(ctx, s)
-		say(r)
-		if r.Err != nil {
-			errs = append(errs, r.Err)
+		step := m.set(ctx, s)
+		say(step)
+		if step.Result == guestos.Failed {
 			continue
 		}
-		done = append(done, s)
 		if err := save(j, state.Drop(s)); err != nil {
-			return errors.Join(append(errs, err)...)
+			return err
 		}
 		state = state.Drop(s)
 	}
 	for _, s := range done {
 		state = state.Drop(s)
 	}
-	return errors.Join(append(errs, save(j, state))...)
+	return save(j, state)
 }
 
 // set writes a value and reads it back, which alone says whether it is there.
-func (m *Machine) set(ctx context.Context, s guestos.Setting) Result {
+func (m *Machine) set(ctx context.Context, s guestos.Setting) guestos.Step {
 	werr := m.write(ctx, s)
 	now, err := m.value(ctx, s.Kind, s.Object)
-	r := Result{Setting: s, Now: now}
+	step := guestos.Step{Setting: s, Result: guestos.Failed, Now: now}
 	switch {
 	case err == nil && now == s.After:
+		step.Result = guestos.Done
 	case werr != nil:
-		r.Err = fmt.Errorf("%s: %w", s.How, werr)
+		step.Error = werr.Error()
 	case err != nil:
-		r.Err = fmt.Errorf("%s: it was done, but reading it back failed: %w", s.How, err)
+		step.Error = "it was done, but reading it back failed: " + err.Error()
 	default:
-		r.Err = fmt.Errorf("%s: the kernel took it, but says %s; something else sets it too, such as irqbalance", s.How, now)
+		step.Error = "the kernel took it, but says " + now + "; something else sets it too, such as irqbalance"
 	}
-	return r
+	return step
 }
 
 func (m *Machine) write(ctx context.Context, s guestos.Setting) error {
