@@ -1,8 +1,9 @@
 // Package nlmsg has what the kernel's netlink protocols share: attributes (struct nlattr in
-// include/uapi/linux/netlink.h), one request with its answer, and the reading of refusals.
+// include/uapi/linux/netlink.h), one request with its answer, the reading of refusals, and the following of
+// what the kernel tells unasked.
 //
-// Sockets are those of github.com/vishvananda/netlink. Attributes are read here, since that module takes
-// for granted that each is as long as it should be.
+// Sockets of requests are those of github.com/vishvananda/netlink. Attributes are read here, since that module
+// takes for granted that each is as long as it should be.
 package nlmsg
 
 import (
