@@ -280,6 +280,11 @@ func (a *Agent) qosStatus(f *function, want *wire.PF) *api.NICQoS {
 	}
 	out := nicqos.Report(h)
 	if p, ok := a.qosPlan(f, want); ok {
+		a.mu.Lock()
+		if a.ports[f.Key].failed != "" { // the driver won't: it is for people to do
+			p.Held, p.Steps = append(p.Steps, p.Held...), nil
+		}
+		a.mu.Unlock()
 		nicqos.Judge(out, p)
 	}
 	return out

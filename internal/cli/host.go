@@ -17,7 +17,7 @@ import (
 func (a *app) hostCommand() *cobra.Command {
 	c := a.nounCommand("host")
 	c.Short = a.tr("Hypervisors")
-	c.AddCommand(a.hostVFsCommand(), a.cordonCommand("cordon", "cordon"), a.cordonCommand("uncordon", "none"), a.joinTokenCommand())
+	c.AddCommand(a.commissionCommand(), a.hostVFsCommand(), a.cordonCommand("cordon", "cordon"), a.cordonCommand("uncordon", "none"), a.joinTokenCommand())
 	return c
 }
 

@@ -29,7 +29,7 @@ func (s *Server) kindsRoutes() []route {
 		s.flavorKind().routes(),
 		s.imageKind().routes(),
 		s.fabricKind().routes(),
-		s.hostKind().routes(),
+		s.hostRoutes(),
 		s.eventKind().routes(),
 		s.operationKind().routes(),
 		s.auditRecordKind().routes(),
