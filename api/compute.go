@@ -141,18 +141,46 @@ const (
 
 // VMStatus is what the system did about it.
 type VMStatus struct {
-	Phase      string      `json:"phase,omitempty" doc:"Scheduled, Preparing, Starting, Ready, Stopping, Stopped, Deleting, Failed or Unknown"`
-	Message    string      `json:"message,omitempty" doc:"What is waited for, or what failed"`
-	Host       string      `json:"host,omitempty" doc:"Host where it was placed"`
-	Simulated  bool        `json:"simulated,omitempty" doc:"The host is a simulated one: nothing real runs"`
-	Generation int64       `json:"generation,omitempty" doc:"Counts placements; every VF step and release carries it"`
-	NUMA       string      `json:"numa,omitempty" doc:"Policy that the placement met: required, preferred or none"`
-	Cells      []VMCell    `json:"cells,omitempty"`
-	VFs        []VMVF      `json:"vfs,omitempty"`
-	NICs       []VMNIC     `json:"nics,omitempty" doc:"virtio NICs of a VM without RDMA"`
-	Conditions []Condition `json:"conditions,omitempty"`
+	Phase      string   `json:"phase,omitempty" doc:"Scheduled, Preparing, Starting, Ready, Stopping, Stopped, Deleting, Failed or Unknown"`
+	Message    string   `json:"message,omitempty" doc:"What is waited for, or what failed"`
+	Host       string   `json:"host,omitempty" doc:"Host where it was placed"`
+	Simulated  bool     `json:"simulated,omitempty" doc:"The host is a simulated one: nothing real runs"`
+	Generation int64    `json:"generation,omitempty" doc:"Counts placements; every VF step and release carries it"`
+	NUMA       string   `json:"numa,omitempty" doc:"Policy that the placement met: required, preferred or none"`
+	Cells      []VMCell `json:"cells,omitempty"`
+	VFs        []VMVF   `json:"vfs,omitempty"`
+	NICs       []VMNIC  `json:"nics,omitempty" doc:"virtio NICs of a VM without RDMA"`
+	// Guest is what the program in the VM says; nothing of it is taken for true by anything else.
+	Guest      *GuestStatus `json:"guest,omitempty" doc:"What the program verbena-guest inside the running VM reports of it; the VM's owner may make it say anything"`
+	Conditions []Condition  `json:"conditions,omitempty"`
 	// UserDataHidden is set in an answer only: an empty userData beside it does not mean that there is none.
 	UserDataHidden bool `json:"userDataHidden,omitempty" doc:"There is userData, but this caller may not read it, since that takes vm.update in the tenant"`
+}
+
+// GuestStatus is what a program inside a VM says of it.
+type GuestStatus struct {
+	Seen     time.Time   `json:"seen" doc:"When it was heard, by the host's clock; told anew every 5 minutes, or each minute if something else changes"`
+	Tool     string      `json:"tool,omitempty" doc:"Version of the program"`
+	Kernel   string      `json:"kernel,omitempty"`
+	Ports    []GuestPort `json:"ports,omitempty" doc:"Ports of its RDMA devices"`
+	BadLines int64       `json:"badLines,omitempty" doc:"Lines that could not be read, since the agent or the VM started"`
+}
+
+// GuestPort is a port of an RDMA device as the guest sees it.
+type GuestPort struct {
+	Device   string `json:"device"`
+	Port     int    `json:"port"`
+	PCI      string `json:"pci,omitempty" doc:"Address in the guest"`
+	Netdev   string `json:"netdev,omitempty"`
+	Driver   string `json:"driver,omitempty"`
+	Firmware string `json:"firmware,omitempty"`
+	NUMA     *int   `json:"numa,omitempty" doc:"Guest cell; none = the guest does not know"`
+	State    string `json:"state,omitempty" doc:"ACTIVE, DOWN, …"`
+	GID      string `json:"gid,omitempty" doc:"RoCE v2 address to use"`
+	GIDIndex *int   `json:"gidIndex,omitempty" doc:"Where it is now; it changes when a link flaps"`
+	MTU      int    `json:"mtu,omitempty" doc:"RoCE MTU in bytes"`
+	Queues   int    `json:"queues,omitempty" doc:"Combined queues of the netdev"`
+	QPCount  *int64 `json:"qps,omitempty" doc:"Queue pairs, the kernel's own among them"`
 }
 
 // VMCell is a guest NUMA cell and the host node that backs it.

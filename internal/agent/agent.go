@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"math/rand/v2"
 	"os"
@@ -96,8 +97,10 @@ type Deps struct {
 	PermanentMAC func(ctx context.Context, link string) (string, error)
 	// SessionDevices names the netdevs that the session with the server runs over.
 	SessionDevices func() []string
-	Now            func() time.Time
-	Jitter         func(time.Duration) time.Duration // full jitter by default: anything from 0 to the wait
+	// DialGuest opens the hypervisor's end of a guest's port.
+	DialGuest func(ctx context.Context, path string) (io.ReadCloser, error)
+	Now       func() time.Time
+	Jitter    func(time.Duration) time.Duration // full jitter by default: anything from 0 to the wait
 }
 
 func (d Deps) defaults(cfg Config) (Deps, error) {
@@ -122,6 +125,9 @@ func (d Deps) defaults(cfg Config) (Deps, error) {
 	}
 	if d.LLDPAgents == nil {
 		d.LLDPAgents = lldpAgents("/proc")
+	}
+	if d.DialGuest == nil {
+		d.DialGuest = dialUnix
 	}
 	if d.Modprobe == nil {
 		d.Modprobe = modprobe
@@ -153,6 +159,7 @@ type Agent struct {
 	j       *journal
 	loop    *loop.Loop[key]
 	hv      hypervisor
+	guests  *guests
 	link    *link // nil with another Upstream
 	events  *events
 	boot    string // this boot's id
@@ -189,6 +196,7 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 	if err := a.connect(); err != nil {
 		return nil, err
 	}
+	a.guests = newGuests(deps.DialGuest, deps.Now, a.changed)
 	a.kernel.permanent = deps.PermanentMAC
 	// An unreadable boot id is like no other: what a stored state allows in its boot is not allowed then.
 	a.boot, a.release = a.proc("sys/kernel/random/boot_id"), a.proc("sys/kernel/osrelease")

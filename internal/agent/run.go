@@ -25,7 +25,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	}
 	var wg sync.WaitGroup
-	for _, f := range []func(context.Context){a.loop.Run, a.watchKernel, a.watchHypervisor} {
+	for _, f := range []func(context.Context){a.loop.Run, a.watchKernel, a.watchHypervisor, a.guests.run} {
 		wg.Go(func() { f(ctx) })
 	}
 	a.wakeHost()
@@ -232,7 +232,9 @@ func (a *Agent) vmStatus() []wire.VMStatus {
 	for _, uid := range a.uids() {
 		a.mu.Lock()
 		if m := a.vms[uid]; m != nil && m.status.UID != "" {
-			out = append(out, m.status)
+			st := m.status
+			st.Guest = a.guests.of(uid)
+			out = append(out, st)
 		}
 		a.mu.Unlock()
 	}

@@ -122,6 +122,7 @@ func (a *Agent) reconcileVM(ctx context.Context, uid string) (time.Duration, err
 		return 0, err
 	}
 	seen := dom.byUID[uid]
+	a.guests.follow(uid, guestSocket(seen))
 	wait, err := a.act(ctx, p, decide(want, e, seen, a.trust()), seen)
 	if err != nil {
 		p.fail(err)

@@ -202,6 +202,7 @@ func (a *app) describeVM(w io.Writer, v *api.VM) {
 		}
 		a.put(w, t)
 	}
+	a.guestSays(w, s.Guest)
 	a.conditions(w, s.Conditions)
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/spf13/cobra"
 
+	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/internal/guestos"
 	"github.com/verbena-cloud/verbena/internal/guestreport"
 	"github.com/verbena-cloud/verbena/internal/preflight"
@@ -212,4 +214,32 @@ func from(least, n int) string {
 		return ""
 	}
 	return strconv.Itoa(n)
+}
+
+// guestSays writes what the program inside a VM reports, as such: the VM's owner may make it say anything.
+func (a *app) guestSays(w io.Writer, g *api.GuestStatus) {
+	if g == nil {
+		return
+	}
+	a.heading(w, a.tr("Guest (as it says itself)"))
+	facts := [][2]string{{a.tr("last heard"), a.tr("%s ago", ago(a.env.Now().Sub(g.Seen)))}, {"verbena-guest", g.Tool}, {a.tr("kernel"), g.Kernel}}
+	if g.BadLines > 0 {
+		facts = append(facts, [2]string{a.tr("lines that could not be read"), strconv.FormatInt(g.BadLines, 10)})
+	}
+	a.facts(w, facts)
+	t := Table{Heads: []string{"DEVICE", "PORT", "STATE", "NETDEV", "GID", "INDEX", "MTU", "QUEUES", "QPS", "NUMA", "DRIVER", "FIRMWARE"}, Indent: "  "}
+	for _, p := range g.Ports {
+		t.Rows = append(t.Rows, []string{p.Device, strconv.Itoa(p.Port), p.State, p.Netdev, p.GID, known(p.GIDIndex), from(1, p.MTU), from(1, p.Queues), known(p.QPCount), known(p.NUMA), p.Driver, p.Firmware})
+	}
+	if len(t.Rows) > 0 {
+		a.put(w, t)
+	}
+}
+
+// known is a number, or nothing for one that is not told.
+func known[T int | int64](n *T) string {
+	if n == nil {
+		return ""
+	}
+	return strconv.FormatInt(int64(*n), 10)
 }

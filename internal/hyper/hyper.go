@@ -89,6 +89,8 @@ type Seen struct {
 	State State
 	Owner Owner
 	VFs   []VF // with Alias, Host, Guest and what metadata says of MAC, VLAN, QoS
+	// Ports are the host's sockets of virtio-serial ports by their names, while the domain runs.
+	Ports map[string]string
 	XML   string
 }
 

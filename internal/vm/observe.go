@@ -59,7 +59,7 @@ func Observed(tx store.Tx, host string, st wire.VMStatus, now time.Time) (change
 	v := *stored
 	v.Status.VFs = slices.Clone(v.Status.VFs)
 	wrong := merge(v.Status.VFs, st.VFs)
-	v.Status.Phase, v.Status.Message = st.Phase, clip(st.Message)
+	v.Status.Phase, v.Status.Message, v.Status.Guest = st.Phase, clip(st.Message), guestOf(st.Guest)
 	ready := api.Condition{Type: CondReady, Status: "False", Reason: st.Phase, Message: v.Status.Message, Since: now}
 	if len(v.Status.VFs) > 0 {
 		verified := api.Condition{Type: CondVerified, Status: "True", Reason: "ReadBack", Since: now}
@@ -84,6 +84,33 @@ func Observed(tx store.Tx, host string, st wire.VMStatus, now time.Time) (change
 		return false, nil
 	}
 	return true, object.Save(tx, &v)
+}
+
+// guestOf bounds what a guest says through its host: either may be hostile.
+func guestOf(g *api.GuestStatus) *api.GuestStatus {
+	if g == nil {
+		return nil
+	}
+	const ports = 16
+	out := *g
+	out.Tool, out.Kernel = word(g.Tool), word(g.Kernel)
+	out.Ports = slices.Clone(g.Ports[:min(len(g.Ports), ports)])
+	for i := range out.Ports {
+		p := &out.Ports[i]
+		for _, text := range []*string{&p.Device, &p.PCI, &p.Netdev, &p.Driver, &p.Firmware, &p.State, &p.GID} {
+			*text = word(*text)
+		}
+	}
+	return &out
+}
+
+// word bounds a short text.
+func word(s string) string {
+	const limit = 128
+	if len(s) <= limit {
+		return s
+	}
+	return strings.ToValidUTF8(s[:limit], "") + "…"
 }
 
 func knownPhase(p string) bool {

@@ -323,6 +323,26 @@ func TestUnknownPhaseIsRefused(t *testing.T) {
 	}
 }
 
+// TestGuestsWords: what a guest says is stored bounded, shown as long as its agent tells it, and gone with it.
+func TestGuestsWords(t *testing.T) {
+	w := newWorld(t)
+	w.host(standard("h1", 4))
+	w.flavor("one", small(1))
+	st := readBack(w.vm("x", "one", "net-a"), api.PhaseReady)
+	st.Guest = &api.GuestStatus{Tool: strings.Repeat("é", 5000), Ports: make([]api.GuestPort, 100)}
+	st.Guest.Ports[0].Firmware = strings.Repeat("9", 5000)
+	if !w.report("h1", st) || w.report("h1", st) {
+		t.Error("the same words are stored each time, or never")
+	}
+	g := w.get("x").Status.Guest
+	if g == nil || len(g.Tool) > 140 || len(g.Ports) > 16 || len(g.Ports[0].Firmware) > 140 || len(st.Guest.Ports[0].Firmware) != 5000 {
+		t.Errorf("%+v", g)
+	}
+	if st.Guest = nil; !w.report("h1", st) || w.get("x").Status.Guest != nil {
+		t.Error("a guest that is heard no more is still told of")
+	}
+}
+
 func TestNothingIsLeftOfATenant(t *testing.T) {
 	w := newWorld(t)
 	w.host(standard("h1", 4))

@@ -150,6 +150,8 @@ type VMStatus struct {
 	Absent bool         `json:"absent,omitempty"`
 	VFs    []VFStatus   `json:"vfs,omitempty"`
 	Steps  []api.OpStep `json:"steps,omitempty"`
+	// Guest is what the program in the VM says, nil for nothing.
+	Guest *api.GuestStatus `json:"guest,omitempty"`
 }
 
 // VFStatus is one VF of a VM as read back.

@@ -270,3 +270,21 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestGuestPortSockets: libvirt names the socket that it made while the domain runs
+// (https://libvirt.org/formatdomain.html#channel).
+func TestGuestPortSockets(t *testing.T) {
+	text, err := domxml.Render(domain(t, 1, 1, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const path = "/run/libvirt/qemu/channel/5-physics.train-0/org.verbena.guest.0"
+	live := strings.Replace(text, `<source mode="bind"></source>`, `<source mode="bind" path="`+path+`"></source>`, 1)
+	if live == text {
+		t.Fatalf("there is no channel in\n%s", text)
+	}
+	seen, err := domxml.Parse(live)
+	if err != nil || len(seen.Ports) != 1 || seen.Ports["org.verbena.guest.0"] != path {
+		t.Errorf("%v, %v", seen.Ports, err)
+	}
+}

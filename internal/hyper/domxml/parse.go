@@ -41,7 +41,23 @@ func Parse(text string) (hyper.Seen, error) {
 			}
 		}
 	}
+	s.Ports = ports(x.Devices.Channels)
 	return s, nil
+}
+
+// ports are the sockets that the hypervisor made for virtio-serial ports; it names them while the domain runs.
+func ports(channels []libvirtxml.DomainChannel) map[string]string {
+	var out map[string]string
+	for _, c := range channels {
+		if c.Target == nil || c.Target.VirtIO == nil || c.Source == nil || c.Source.UNIX == nil || c.Source.UNIX.Path == "" {
+			continue
+		}
+		if out == nil {
+			out = map[string]string{}
+		}
+		out[c.Target.VirtIO.Name] = c.Source.UNIX.Path
+	}
+	return out
 }
 
 func readMetadata(m *libvirtxml.DomainMetadata) (vmMeta, bool) {
