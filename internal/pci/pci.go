@@ -48,13 +48,13 @@ type Capability struct {
 }
 
 // Config is what a function's configuration space tells. A nil pointer means that the capability is absent
-// where the list was read to its end, and that nothing is known where it was not.
+// where the list is known, and that nothing is known of it where the list is not.
 type Config struct {
 	Vendor, Device uint16
 	Caps           []Capability // in the order of the list
-	CapsKnown      bool         // Caps is the whole list; false for a reader without privilege
+	CapsKnown      bool         // Caps is the whole list, read to its end; false for a reader without privilege
 	Ext            []Capability
-	ExtKnown       bool // Ext is the whole list; false also for conventional PCI, which has no such space
+	ExtKnown       bool // Ext is the whole list, read to its end; false also for conventional PCI, which has no such space
 	Link           *Link
 	ACS            *ACS
 	ARI            *ARI
@@ -141,6 +141,7 @@ func (c *Config) caps(b []byte) error {
 	}
 	space := b[:min(len(b), baseSize)]
 	var seen [baseSize]bool
+	whole := true
 	for at := int(b[start] &^ 3); at != 0; at = int(space[at+1] &^ 3) {
 		switch {
 		case at < headerSize:
@@ -156,9 +157,10 @@ func (c *Config) caps(b []byte) error {
 		c.Caps = append(c.Caps, Capability{ID: uint16(space[at]), Offset: at})
 		if space[at] == capExpress && c.Link == nil {
 			c.Link = decodeLink(space[at:])
+			whole = c.Link != nil
 		}
 	}
-	c.CapsKnown = true
+	c.CapsKnown = whole
 	return nil
 }
 
@@ -178,6 +180,7 @@ func (c *Config) extended(b []byte) error {
 		return nil
 	}
 	var seen [fullSize]bool
+	whole := true
 	for at := baseSize; at != 0; {
 		switch {
 		case at < baseSize:
@@ -197,30 +200,33 @@ func (c *Config) extended(b []byte) error {
 		}
 		e := Capability{ID: uint16(head), Version: uint8(head >> 16 & 0xf), Offset: at}
 		c.Ext = append(c.Ext, e)
-		c.decode(e.ID, b[at:])
+		whole = c.decode(e.ID, b[at:]) && whole
 		at = int(head >> 20 &^ 3)
 	}
-	c.ExtKnown = true
+	c.ExtKnown = whole
 	return nil
 }
 
-// decode reads one extended capability, if the read reached its end.
-func (c *Config) decode(id uint16, b []byte) {
-	switch {
-	case id == extDSN && len(b) >= 12:
+// decode reads one extended capability; false means that the read ended inside it.
+func (c *Config) decode(id uint16, b []byte) bool {
+	if len(b) < size(id) {
+		return false
+	}
+	switch id {
+	case extDSN:
 		v := binary.LittleEndian.Uint64(b[4:])
 		c.Serial = &v
-	case id == extACS && len(b) >= 8:
+	case extACS:
 		c.ACS = &ACS{Can: Access(u16(b, 4)), On: Access(u16(b, 6))}
-	case id == extARI && len(b) >= 8:
+	case extARI:
 		c.ARI = &ARI{NextFunction: b[5]}
-	case id == extATS && len(b) >= 8:
+	case extATS:
 		depth := int(b[4] & 0x1f)
 		if depth == 0 {
 			depth = 32 // PCI Express Base Specification, 10.5.1.2
 		}
 		c.ATS = &ATS{Enabled: b[7]&0x80 != 0, QueueDepth: depth}
-	case id == extSRIOV && len(b) >= 0x1c:
+	case extSRIOV:
 		control := u16(b, 0x08)
 		c.SRIOV = &SRIOV{
 			Enabled: control&0x01 != 0, ARI: control&0x10 != 0,
@@ -228,6 +234,20 @@ func (c *Config) decode(id uint16, b []byte) {
 			Offset: int(u16(b, 0x14)), Stride: int(u16(b, 0x16)), VFDevice: u16(b, 0x1a),
 		}
 	}
+	return true
+}
+
+// size is how much of an extended capability is decoded; 4 bytes are its header.
+func size(id uint16) int {
+	switch id {
+	case extDSN:
+		return 12
+	case extACS, extARI, extATS:
+		return 8
+	case extSRIOV:
+		return 0x1c
+	}
+	return 4
 }
 
 func u16(b []byte, at int) uint16 { return binary.LittleEndian.Uint16(b[at:]) }

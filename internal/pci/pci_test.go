@@ -77,8 +77,11 @@ func TestShort(t *testing.T) {
 		if (err == nil) != (n >= 64) {
 			t.Fatalf("%d bytes: %v", n, err)
 		}
-		if c.CapsKnown != (n >= 0x62) || c.ExtKnown != (n >= 0x184) {
+		if c.CapsKnown != (n >= 0x74) || c.ExtKnown != (n >= 0x19c) {
 			t.Fatalf("%d bytes: caps %v, extended %v", n, c.CapsKnown, c.ExtKnown)
+		}
+		if c.CapsKnown && c.Link == nil || c.ExtKnown && (c.Serial == nil || c.ACS == nil || c.ARI == nil || c.ATS == nil || c.SRIOV == nil) {
+			t.Fatalf("%d bytes: what is there counts as absent: %+v", n, c)
 		}
 	}
 }

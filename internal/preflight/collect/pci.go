@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -23,7 +22,7 @@ func (c *collector) space(p *preflight.PF, dir string) {
 	own, _, known := c.config(dir)
 	if known && own.SRIOV != nil {
 		p.SRIOV.Listed = new(own.SRIOV.TotalVFs)
-	} else if known && lacks(own, 0x10) {
+	} else if known && own.ExtKnown {
 		p.SRIOV.Listed = new(0)
 	}
 	p.PCIe = c.slot(dir, own.Link)
@@ -40,16 +39,11 @@ func (c *collector) space(p *preflight.PF, dir string) {
 			_, slot, _ := strings.Cut(c.text(up+"/uevent"), "PCI_SLOT_NAME=")
 			slot, _, _ = strings.Cut(slot, "\n")
 			// A bridge of conventional PCI has no such space, and no ACS.
-			known := conf.ACS != nil || lacks(conf, 0x0d) || conf.CapsKnown && kind == conventional
+			known := conf.ACS != nil || conf.ExtKnown || conf.CapsKnown && kind == conventional
 			p.Path = append(p.Path, preflight.Bridge{Address: slot, Known: known, ACS: conf.ACS})
 		}
 		up += "/.."
 	}
-}
-
-// lacks reports whether a function has no such extended capability; false also where that can't be known.
-func lacks(conf pci.Config, id uint16) bool {
-	return conf.ExtKnown && !slices.ContainsFunc(conf.Ext, func(e pci.Capability) bool { return e.ID == id })
 }
 
 // portType is the kind of a PCI Express function; the kernel wants no ACS of a switch's upstream port
