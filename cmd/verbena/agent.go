@@ -33,11 +33,18 @@ func runAgent(ctx context.Context, o cli.AgentOptions) (err error) {
 	if err != nil {
 		return err
 	}
+	tool, err := guestTool(o.GuestTool)
+	if err != nil {
+		return err
+	}
+	if tool == nil {
+		log.Info("VMs get no program of Verbena: none lies beside this one, or none was asked for")
+	}
 	driver := libvirt.New(libvirt.Config{Socket: o.Libvirt, Log: log})
 	links := &netlink.Links{}
 	a, err := agent.New(agent.Config{Host: o.Host, Server: o.Server, JoinToken: o.JoinToken, State: o.State, Version: version, Emulate: o.Emulate},
-		agent.Deps{Tree: tree, Links: links, Hyper: driver, Disk: disk, Seed: seed.ISO, PermanentMAC: links.PermanentMAC,
-			DCB: &dcblink.Links{}, Stats: links, Log: log})
+		agent.Deps{Tree: tree, Links: links, Hyper: driver, Disk: disk, Seed: seed.Maker{Tool: tool}.ISO, PermanentMAC: links.PermanentMAC,
+			Autostart: driver, DCB: &dcblink.Links{}, Stats: links, Log: log})
 	if err != nil {
 		return errors.Join(err, driver.Close())
 	}

@@ -80,6 +80,8 @@ type Deps struct {
 	Seed  func(s wire.Seed, instance string) ([]byte, error)
 	Log   *slog.Logger
 
+	// Autostart keeps the hypervisor from starting our domains by itself; nil = it can't anyhow.
+	Autostart hyper.Autostarter
 	// DCB reads and sets the NIC ports' priorities; nil = they are left alone and not told of.
 	DCB dcb.Links
 	// Stats tells what VFs send and receive; nil = not here.

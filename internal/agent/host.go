@@ -101,6 +101,7 @@ func (a *Agent) look(ctx context.Context) (*snapshot, error) {
 		return nil, err
 	}
 	if full {
+		a.noAutostart(ctx, snap, prob)
 		a.readPorts(ctx, snap, prob)
 		a.counted(ctx, snap)
 	}

@@ -71,7 +71,7 @@ func (w *world) deps() Deps {
 		Tree: w.k, Links: w.k, Hyper: w.hv.Driver(), Disk: w.disk, Files: w.files, Log: log,
 		Seed:    func(s wire.Seed, instance string) ([]byte, error) { return []byte(s.Hostname + instance), nil },
 		Holders: w.k.Holders, Modprobe: w.k.Modprobe, Proc: w.k.Proc, PermanentMAC: w.k.PermanentMAC,
-		DCB: w.k.Ports(), Stats: w.k, LLDPAgents: func(context.Context) ([]string, error) { return w.lldp, nil },
+		DCB: w.k.Ports(), Autostart: w.hv.Driver(), Stats: w.k, LLDPAgents: func(context.Context) ([]string, error) { return w.lldp, nil },
 		Upstream: w.up,
 		Jitter:   func(d time.Duration) time.Duration { return d },
 	}

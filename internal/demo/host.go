@@ -65,7 +65,7 @@ func (h *Host) StartAgent(ctx context.Context) error {
 		Host: h.Name, Server: h.cloud.Address(), JoinToken: h.secret, State: filepath.Join(h.dir, "agent"),
 		Version: h.cloud.cfg.Version, Simulated: true, Beat: h.cloud.cfg.Beat,
 	}, agent.Deps{
-		Tree: k, Links: k, DCB: k.Ports(), Stats: k, LLDPAgents: func(context.Context) ([]string, error) { return nil, nil }, Hyper: h.Hyper.Driver(), Disk: simulatedDisk{filepath.Join(h.dir, "vms")}, Seed: seed.ISO,
+		Tree: k, Links: k, Autostart: h.Hyper.Driver(), DCB: k.Ports(), Stats: k, LLDPAgents: func(context.Context) ([]string, error) { return nil, nil }, Hyper: h.Hyper.Driver(), Disk: simulatedDisk{filepath.Join(h.dir, "vms")}, Seed: seed.ISO,
 		Holders: k.Holders, Modprobe: k.Modprobe, Proc: k.Proc, PermanentMAC: k.PermanentMAC,
 		SessionDevices: func() []string { return nil }, Log: h.cloud.cfg.Log.With("program", "agent", "host", h.Name),
 	})

@@ -92,6 +92,8 @@ type Seen struct {
 	// Ports are the host's sockets of virtio-serial ports by their names, while the domain runs.
 	Ports map[string]string
 	XML   string
+	// Autostart says that the hypervisor starts it by itself when the host boots.
+	Autostart bool
 }
 
 // Host is what the hypervisor says about itself.
@@ -122,4 +124,10 @@ type Driver interface {
 	List(ctx context.Context) (Host, []Seen, error)
 	// Events yields changes until ctx ends; it reconnects by itself.
 	Events(ctx context.Context) iter.Seq[Event]
+}
+
+// Autostarter turns off that a hypervisor starts a domain by itself when the host boots. Domains that a
+// Driver defines begin without it; people can set it. A missing domain is no error.
+type Autostarter interface {
+	NoAutostart(ctx context.Context, uuid string) error
 }

@@ -142,6 +142,28 @@ func (d *Driver) start(ctx context.Context, uuid string, hang <-chan struct{}) e
 	}
 }
 
+var _ hyper.Autostarter = (*Driver)(nil)
+
+// NoAutostart makes the daemon leave the domain off when the host boots.
+func (d *Driver) NoAutostart(ctx context.Context, uuid string) error {
+	if err := ctx.Err(); err != nil {
+		return fault.Wrap(err, fault.Deadline, "turn off the autostart of domain %s: no time left", uuid)
+	}
+	done, err := d.open()
+	if err != nil {
+		return err
+	}
+	defer done()
+	dom := d.h.domains[uuid]
+	if dom == nil {
+		return nil
+	}
+	if err := d.ours(uuid, dom.now.Name); err != nil {
+		return err
+	}
+	return d.change("virsh autostart --disable "+dom.now.Name, func() error { dom.auto = false; return nil })
+}
+
 // Undefine removes a stopped domain's definition.
 func (d *Driver) Undefine(ctx context.Context, uuid string) error {
 	if err := ctx.Err(); err != nil {
@@ -186,7 +208,7 @@ func (d *Driver) List(ctx context.Context) (hyper.Host, []hyper.Seen, error) {
 		if dom.state != hyper.Off {
 			cfg, xml = dom.live, dom.liveX
 		}
-		out = append(out, hyper.Seen{UUID: id, Name: cfg.Name, State: dom.state, Owner: cfg.Owner, VFs: slices.Clone(cfg.VFs), XML: xml})
+		out = append(out, hyper.Seen{UUID: id, Name: cfg.Name, State: dom.state, Owner: cfg.Owner, VFs: slices.Clone(cfg.VFs), XML: xml, Autostart: dom.auto})
 	}
 	return hyper.Host{Version: "simulated", Simulated: true, KVM: d.h.cfg.KVM}, out, nil
 }

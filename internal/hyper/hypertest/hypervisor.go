@@ -41,6 +41,7 @@ type domain struct {
 	state hyper.State
 	pid   int
 	deaf  bool
+	auto  bool // the daemon starts it when it starts
 }
 
 // New returns a hypervisor without domains.
@@ -64,6 +65,11 @@ func (h *Hypervisor) reboot() {
 	defer h.mu.Unlock()
 	for _, d := range h.domains {
 		d.state, d.pid = hyper.Off, 0
+	}
+	for _, id := range slices.Sorted(maps.Keys(h.domains)) {
+		if d := h.domains[id]; d.auto {
+			_ = h.start(d) // the daemon logs what did not start, and goes on
+		}
 	}
 	h.tell(hyper.Event{Text: "simulated: the daemon started"})
 }
@@ -127,6 +133,18 @@ func (h *Hypervisor) Deafen(uuid string, deaf bool) error {
 		return fmt.Errorf("deafen domain %s: it is not defined", uuid)
 	}
 	d.deaf = deaf
+	return nil
+}
+
+// Autostart is somebody setting the flag by hand (virsh autostart). No event tells of it.
+func (h *Hypervisor) Autostart(uuid string) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	d := h.domains[uuid]
+	if d == nil {
+		return fmt.Errorf("autostart of domain %s: it is not defined", uuid)
+	}
+	d.auto = true
 	return nil
 }
 

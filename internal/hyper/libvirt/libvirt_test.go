@@ -9,6 +9,9 @@ import (
 	"testing"
 	"time"
 
+	golibvirt "github.com/digitalocean/go-libvirt"
+	"github.com/digitalocean/go-libvirt/socket/dialers"
+
 	"github.com/verbena-cloud/verbena/internal/fault"
 	"github.com/verbena-cloud/verbena/internal/hyper"
 	"github.com/verbena-cloud/verbena/internal/hyper/domxml"
@@ -238,5 +241,51 @@ func TestNoDaemon(t *testing.T) {
 	_, _, err := drv.List(t.Context())
 	if !fault.Is(err, fault.Unavailable) || !strings.Contains(err.Error(), "systemctl status libvirtd") {
 		t.Fatalf("err = %v, want Unavailable with what to do next", err)
+	}
+}
+
+// TestAutostart: what the driver defines is not started by the daemon, and a flag set by hand is seen and
+// turned off.
+func TestAutostart(t *testing.T) {
+	d := startDaemon(t)
+	drv := open(t, d)
+	if err := drv.Define(t.Context(), domain(t, 1)); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := find(t, drv); got.Autostart {
+		t.Error("defined with autostart")
+	}
+	raw, err := (&net.Dialer{}).DialContext(t.Context(), "unix", d.socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := golibvirt.NewWithDialer(dialers.NewAlreadyConnected(raw))
+	if err := l.ConnectToURI("test:///default"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Disconnect() })
+	dom, err := l.DomainLookupByName("research.train-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := l.DomainSetAutostart(dom, 1); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := find(t, drv); !got.Autostart {
+		t.Error("not seen")
+	}
+	for range 2 {
+		if err := drv.NoAutostart(t.Context(), uuid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, _ := find(t, drv); got.Autostart {
+		t.Error("not turned off")
+	}
+	if err := drv.NoAutostart(t.Context(), "6695eb01-f6a4-8304-79aa-97f2502e193f"); !fault.Is(err, fault.Conflict) {
+		t.Errorf("somebody else's domain: %v", err)
+	}
+	if err := drv.NoAutostart(t.Context(), "6f1c4a52-8a4e-4d61-9c1f-0d3a5b7e9fff"); err != nil {
+		t.Errorf("a missing domain: %v", err)
 	}
 }

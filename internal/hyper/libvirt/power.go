@@ -140,6 +140,10 @@ func (d *Driver) List(ctx context.Context) (hyper.Host, []hyper.Seen, error) {
 		if err != nil {
 			return err
 		}
+		auto, err := autostarted(l)
+		if err != nil {
+			return err
+		}
 		for _, dom := range doms {
 			s, err := look(l, dom)
 			if golibvirt.IsNotFound(err) {
@@ -148,6 +152,7 @@ func (d *Driver) List(ctx context.Context) (hyper.Host, []hyper.Seen, error) {
 			if err != nil {
 				return fmt.Errorf("look at domain %s: %w", dom.Name, err)
 			}
+			s.Autostart = auto[s.UUID]
 			list = append(list, s)
 		}
 		return nil
@@ -156,6 +161,42 @@ func (d *Driver) List(ctx context.Context) (hyper.Host, []hyper.Seen, error) {
 		return hyper.Host{}, nil, err
 	}
 	return host, list, nil
+}
+
+// autostarted are the domains that the daemon starts by itself: one call tells all of them.
+func autostarted(l *golibvirt.Libvirt) (map[string]bool, error) {
+	doms, _, err := l.ConnectListAllDomains(1, golibvirt.ConnectListDomainsAutostart)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]bool{}
+	for _, d := range doms {
+		out[formatUUID(d.UUID)] = true
+	}
+	return out, nil
+}
+
+var _ hyper.Autostarter = (*Driver)(nil)
+
+// NoAutostart makes the daemon leave the domain off when it starts.
+func (d *Driver) NoAutostart(ctx context.Context, uuid string) error {
+	id, err := parseUUID(uuid)
+	if err != nil {
+		return err
+	}
+	return d.call(ctx, "turn off the autostart of domain "+uuid, func(l *golibvirt.Libvirt) error {
+		dom, err := l.DomainLookupByUUID(id)
+		if golibvirt.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := mustBeOurs(l, id, dom.Name); err != nil {
+			return err
+		}
+		return l.DomainSetAutostart(dom, 0)
+	})
 }
 
 func look(l *golibvirt.Libvirt, dom golibvirt.Domain) (hyper.Seen, error) {
