@@ -25,6 +25,10 @@ type Request struct {
 	Kind     uint16 // nlmsg_type
 	Dump     bool   // ask for all objects instead of one
 	Body     []byte // the protocol's header and the attributes
+	// Count is how many objects a message of a dump tells of; nil = read all of them. Otherwise the reading ends
+	// with the message that brings them above Most.
+	Count func(body []byte) int
+	Most  int
 }
 
 // Ask sends a request and returns the bodies of the messages that answer it. An error holds the kernel's
@@ -44,8 +48,8 @@ func Ask(r Request) ([][]byte, error) {
 	return out, err
 }
 
-// exchange makes one socket, one request and reads the whole answer; changed says that a dump is not of
-// one moment.
+// exchange makes one socket, one request and reads the answer, whole or as far as it is wanted; changed says that a
+// dump is not of one moment.
 func exchange(r Request) (out [][]byte, changed bool, err error) {
 	s, err := nl.Subscribe(r.Protocol)
 	if err != nil {
@@ -68,6 +72,7 @@ func exchange(r Request) (out [][]byte, changed bool, err error) {
 	if err := again(func() error { return s.Send(req) }); err != nil {
 		return nil, false, fmt.Errorf("send netlink request: %w", err)
 	}
+	a := answer{count: r.Count, most: r.Most, seq: req.Seq}
 	for {
 		var msgs []syscall.NetlinkMessage
 		var from *unix.SockaddrNetlink
@@ -81,20 +86,30 @@ func exchange(r Request) (out [][]byte, changed bool, err error) {
 		if from.Pid != nl.PidKernel { // only the kernel has port 0
 			continue
 		}
-		done, err := take(msgs, req.Seq, &out, &changed)
+		done, err := a.take(msgs)
 		if done || err != nil {
-			return out, changed, err
+			return a.bodies, a.changed, err
 		}
 	}
 }
 
-// take sorts the messages of one receive; done is the acknowledgement or a refusal.
-func take(msgs []syscall.NetlinkMessage, seq uint32, out *[][]byte, changed *bool) (done bool, err error) {
+// answer is what was read so far.
+type answer struct {
+	count   func([]byte) int
+	most    int
+	seq     uint32
+	bodies  [][]byte
+	objects int
+	changed bool
+}
+
+// take sorts the messages of one receive; done is the acknowledgement, a refusal, or that there is enough.
+func (r *answer) take(msgs []syscall.NetlinkMessage) (done bool, err error) {
 	for _, m := range msgs {
-		if m.Header.Seq != seq {
+		if m.Header.Seq != r.seq {
 			continue
 		}
-		*changed = *changed || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
+		r.changed = r.changed || m.Header.Flags&unix.NLM_F_DUMP_INTR != 0
 		switch m.Header.Type {
 		case unix.NLMSG_ERROR:
 			return true, verdict(m.Header.Flags, m.Data)
@@ -105,7 +120,13 @@ func take(msgs []syscall.NetlinkMessage, seq uint32, out *[][]byte, changed *boo
 			return true, number(m.Data)
 		case unix.NLMSG_NOOP:
 		default:
-			*out = append(*out, m.Data)
+			r.bodies = append(r.bodies, m.Data)
+			if r.count == nil {
+				continue
+			}
+			if r.objects += r.count(m.Data); r.objects > r.most {
+				return true, nil
+			}
 		}
 	}
 	return false, nil

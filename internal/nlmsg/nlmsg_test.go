@@ -105,22 +105,30 @@ func TestVerdict(t *testing.T) {
 
 // TestTake: messages of another request are not taken for an answer, an interrupted dump is told.
 func TestTake(t *testing.T) {
-	var out [][]byte
-	var changed bool
 	msg := func(kind, flags uint16, seq uint32, data []byte) syscall.NetlinkMessage {
 		return syscall.NetlinkMessage{Header: syscall.NlMsghdr{Type: kind, Flags: flags, Seq: seq}, Data: data}
 	}
-	done, err := take([]syscall.NetlinkMessage{
+	a := answer{seq: 9}
+	done, err := a.take([]syscall.NetlinkMessage{
 		msg(80, 0, 8, []byte("other")),
 		msg(80, unix.NLM_F_DUMP_INTR, 9, []byte("ours")),
 		msg(unix.NLMSG_DONE, 0, 9, binary.NativeEndian.AppendUint32(nil, 0)),
-	}, 9, &out, &changed)
-	if !done || err != nil || !changed || len(out) != 1 || string(out[0]) != "ours" {
-		t.Errorf("done %v, err %v, changed %v, out %q", done, err, changed, out)
+	})
+	if !done || err != nil || !a.changed || len(a.bodies) != 1 || string(a.bodies[0]) != "ours" {
+		t.Errorf("done %v, err %v, %+v", done, err, a)
 	}
 	eno := -int32(syscall.ENODEV)
-	if _, err := take([]syscall.NetlinkMessage{msg(unix.NLMSG_DONE, 0, 9, binary.NativeEndian.AppendUint32(nil, uint32(eno)))}, 9, &out, &changed); !errors.Is(err, syscall.ENODEV) {
+	if _, err := a.take([]syscall.NetlinkMessage{msg(unix.NLMSG_DONE, 0, 9, binary.NativeEndian.AppendUint32(nil, uint32(eno)))}); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("a dump that failed: %v", err)
+	}
+	// Three messages of two objects each: the second brings them above three, over two receives.
+	a = answer{seq: 9, count: func(body []byte) int { return len(body) }, most: 3}
+	two := msg(80, 0, 9, []byte("ab"))
+	if done, err := a.take([]syscall.NetlinkMessage{two}); done || err != nil {
+		t.Errorf("done %v, err %v, %+v", done, err, a)
+	}
+	if done, err := a.take([]syscall.NetlinkMessage{two, two}); !done || err != nil || len(a.bodies) != 2 {
+		t.Errorf("done %v, err %v, %+v", done, err, a)
 	}
 }
 
@@ -129,6 +137,10 @@ func TestLive(t *testing.T) {
 	out, err := Ask(Request{Protocol: unix.NETLINK_ROUTE, Kind: unix.RTM_GETLINK, Dump: true, Body: make([]byte, unix.SizeofIfInfomsg)})
 	if err != nil || len(out) == 0 {
 		t.Fatalf("links of this machine: %d, %v", len(out), err)
+	}
+	one := Request{Protocol: unix.NETLINK_ROUTE, Kind: unix.RTM_GETLINK, Dump: true, Body: make([]byte, unix.SizeofIfInfomsg), Count: func([]byte) int { return 1 }}
+	if out, err := Ask(one); err != nil || len(out) != 1 {
+		t.Errorf("more links than none: %d, %v", len(out), err)
 	}
 	if _, err := Ask(Request{Protocol: unix.NETLINK_ROUTE, Kind: unix.RTM_GETLINK, Body: AppendString(make([]byte, unix.SizeofIfInfomsg), unix.IFLA_IFNAME, "none0")}); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("a link that is not there: %v", err)

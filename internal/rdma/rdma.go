@@ -181,8 +181,8 @@ type Devices interface {
 	List(ctx context.Context) ([]Device, error)
 	Ports(ctx context.Context, d ID) ([]Port, error)
 	Resources(ctx context.Context, d ID) (Resources, error)
-	// QueuePairs returns at most so many queue pairs, by number, and whether there are more. Those of other PID
-	// namespaces are not told.
+	// QueuePairs returns at most so many queue pairs, by number, and whether there are more. Which ones is the
+	// kernel's choice where there are more. Those of other PID namespaces are not told.
 	QueuePairs(ctx context.Context, d ID, most int) (list []QP, more bool, err error)
 	// Counters returns the driver's hardware counters of a port by name; they differ by driver. Names may
 	// hold spaces.

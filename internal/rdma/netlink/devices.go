@@ -49,9 +49,10 @@ func (s *Devices) Resources(ctx context.Context, d rdma.ID) (rdma.Resources, err
 
 // QueuePairs returns at most so many queue pairs of a device, by number.
 func (s *Devices) QueuePairs(ctx context.Context, d rdma.ID, most int) (list []rdma.QP, more bool, err error) {
-	list, err = call(ctx, s, "list queue pairs of", d.Name, func() ([]rdma.QP, error) { return pairs(ask, d) })
-	if more = len(list) > max(most, 0); more {
-		list = slices.Clip(list[:max(most, 0)])
+	most = max(most, 0)
+	list, err = call(ctx, s, "list queue pairs of", d.Name, func() ([]rdma.QP, error) { return pairs(upTo(most), d) })
+	if more = len(list) > most; more {
+		list = slices.Clone(list[:most])
 	}
 	s.programs(list)
 	return list, more, err
@@ -97,7 +98,19 @@ type asker func(cmd uint16, dump bool, attrs []byte) ([][]byte, error)
 
 // ask is the kernel's asker.
 func ask(cmd uint16, dump bool, attrs []byte) ([][]byte, error) {
-	out, err := nlmsg.Ask(nlmsg.Request{Protocol: unix.NETLINK_RDMA, Kind: kind(cmd), Dump: dump, Body: attrs})
+	return query(nlmsg.Request{Kind: kind(cmd), Dump: dump, Body: attrs})
+}
+
+// upTo is an asker that reads no further than above so many queue pairs: a device may have a million.
+func upTo(most int) asker {
+	return func(cmd uint16, dump bool, attrs []byte) ([][]byte, error) {
+		return query(nlmsg.Request{Kind: kind(cmd), Dump: dump, Body: attrs, Count: countQueuePairs, Most: most})
+	}
+}
+
+func query(r nlmsg.Request) ([][]byte, error) {
+	r.Protocol = unix.NETLINK_RDMA
+	out, err := nlmsg.Ask(r)
 	if errors.Is(err, syscall.EPROTONOSUPPORT) || errors.Is(err, syscall.EAFNOSUPPORT) {
 		err = fmt.Errorf("%w; modprobe ib_core, or use a kernel with CONFIG_INFINIBAND: %w", rdma.ErrAbsent, err)
 	}

@@ -227,6 +227,21 @@ func decodeQueuePairs(body []byte) (d rdma.ID, out []rdma.QP, err error) {
 	return d, out, err
 }
 
+// countQueuePairs is how many queue pairs a message tells of, as far as it can be read.
+func countQueuePairs(body []byte) (n int) {
+	for a, err := range nlmsg.Attributes(body) {
+		if err != nil || a.Kind != attrQPTable {
+			continue
+		}
+		for e, err := range nlmsg.Attributes(a.Data) {
+			if err == nil && e.Kind == attrQPEntry {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 func decodeQP(b []byte) (rdma.QP, error) {
 	var q rdma.QP
 	err := each(b, func(a nlmsg.Attribute) error {

@@ -128,6 +128,9 @@ func TestGolden(t *testing.T) {
 	if diff := cmp.Diff(wantPairs, qps); err != nil || diff != "" || id != mlx5() {
 		t.Errorf("queue pairs: %v\n%s", err, diff)
 	}
+	if n := countQueuePairs(unhex(goldenPairs)); n != 2 || countQueuePairs(unhex(goldenDevice)) != 0 {
+		t.Errorf("%d queue pairs counted", n)
+	}
 	id, cs, err := decodeCounters(unhex(goldenCounters))
 	if diff := cmp.Diff(map[string]uint64{"rnr_nak_retry_err": 9, "out_of_bufs": 1<<64 - 1}, cs); err != nil || diff != "" || id != mlx5() {
 		t.Errorf("counters: %v\n%s", err, diff)
@@ -275,7 +278,10 @@ func FuzzDecode(f *testing.F) {
 		if err := all(b); err != nil && !errors.Is(err, nlmsg.ErrMalformed) {
 			t.Fatal(err)
 		}
-		_, qps, _ := decodeQueuePairs(b)
+		_, qps, err := decodeQueuePairs(b)
+		if n := countQueuePairs(b); err == nil && n != len(qps) || n < len(qps) {
+			t.Fatalf("%d queue pairs counted, %d read", n, len(qps))
+		}
 		_, sum, _ := decodeSummary(b)
 		_, counters, _ := decodeCounters(b)
 		if 4*len(qps) > len(b) || 8*(len(sum)+len(counters)) > len(b) {
