@@ -5,6 +5,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 GO      ?= go
 LDFLAGS  = -s -w -X main.version=$(VERSION)
 BIN      = bin/verbena
+GUEST    = bin/verbena-guest
 GOLANGCI = v2.15.0
 
 .PHONY: help build demo test test-fast race bench lint lint-shell cover fuzz smoke-lab setup setup-test openapi clean
@@ -12,8 +13,9 @@ GOLANGCI = v2.15.0
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-build: ## build bin/verbena (static, stripped)
+build: ## build bin/verbena and, for inside VMs, bin/verbena-guest (static, stripped)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $(BIN) ./cmd/verbena
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags "$(LDFLAGS)" -o $(GUEST) ./cmd/verbena-guest
 
 demo: setup build ## run the main job on four simulated hypervisors and stay up (ONCE=1 to end after the story)
 	$(BIN) demo $(if $(ONCE),--once)

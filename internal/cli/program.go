@@ -52,6 +52,7 @@ type AgentOptions struct {
 	Host      string
 	Libvirt   string // socket
 	Emulate   bool
+	GuestTool string // path of verbena-guest; "" = beside this program, if it is there
 	Log       Log
 }
 
@@ -174,6 +175,7 @@ server are away.`),
 	f.StringVar(&o.Host, "host", "", a.tr("name that this host must have; default as the token says"))
 	f.StringVar(&o.Libvirt, "libvirt", "", a.tr("socket of libvirt; default the system's"))
 	f.BoolVar(&o.Emulate, "emulate", false, a.tr("emulate the CPU even where KVM works"))
+	f.StringVar(&o.GuestTool, "guest-tool", "", a.tr("program for guests with RDMA, brought by their cloud-init seed; default verbena-guest beside this program, none = no such program"))
 	a.logFlags(c, &o.Log)
 	return c
 }

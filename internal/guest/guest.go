@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/verbena-cloud/verbena/internal/fault"
@@ -29,9 +30,10 @@ func encode(v any) ([]byte, error) {
 	return append(b, '\n'), err
 }
 
-// Files returns the four files of the seed. instance is cloud-init's instance-id: a new one makes the guest
-// run its first-boot steps again, which a rebuild wants and a restart does not.
-func Files(s wire.Seed, instance string) ([]File, error) {
+// Files returns the files of the seed. instance is cloud-init's instance-id: a new one makes the guest run its
+// first-boot steps again, which a rebuild wants and a restart does not. tool is the program for the guest, put
+// into seeds of VMs with RDMA; nil for none.
+func Files(s wire.Seed, instance string, tool []byte) ([]File, error) {
 	if err := check(s, instance); err != nil {
 		return nil, err
 	}
@@ -43,20 +45,34 @@ func Files(s wire.Seed, instance string) ([]File, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode network-config: %w", err)
 	}
+	if !hasRDMA(s.Interfaces) {
+		tool = nil
+	}
 	vendor, err := vendorData(s.Interfaces)
 	if err != nil {
 		return nil, err
+	}
+	if tool != nil {
+		vendor = withInstaller(vendor)
 	}
 	user := s.UserData
 	if user == "" {
 		user = "#cloud-config\n{}\n" // NoCloud needs the file; an empty one is logged as unknown
 	}
-	return []File{
+	files := []File{
 		{"meta-data", meta},
 		{"user-data", []byte(user)},
 		{"network-config", network},
 		{"vendor-data", vendor},
-	}, nil
+	}
+	if tool != nil {
+		files = append(files, File{Tool, tool})
+	}
+	return files, nil
+}
+
+func hasRDMA(links []wire.SeedLink) bool {
+	return slices.ContainsFunc(links, func(l wire.SeedLink) bool { return l.RDMA })
 }
 
 func check(s wire.Seed, instance string) error {

@@ -1,6 +1,13 @@
 package guest_test
 
 import (
+	"bytes"
+	"errors"
+	"io"
+	"mime"
+	"mime/multipart"
+	"net/mail"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -23,7 +30,7 @@ func vm() wire.Seed {
 
 func read(t *testing.T, s wire.Seed) map[string]string {
 	t.Helper()
-	files, err := guest.Files(s, "i-1")
+	files, err := guest.Files(s, "i-1", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,6 +85,63 @@ func TestPlainVM(t *testing.T) {
 	}
 }
 
+// TestTool: the program comes with its installer into VMs with RDMA, as a script part that a tenant's user data
+// does not replace.
+func TestTool(t *testing.T) {
+	files, err := guest.Files(vm(), "i-1", []byte("ELF"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(files); n != 5 || files[4].Name != guest.Tool || string(files[4].Data) != "ELF" {
+		t.Fatalf("%d files", n)
+	}
+	m, err := mail.ReadMessage(bytes.NewReader(files[3].Data))
+	if err != nil || m.Header.Get("Mime-Version") != "1.0" {
+		t.Fatalf("vendor-data: %v", err)
+	}
+	kind, params, err := mime.ParseMediaType(m.Header.Get("Content-Type"))
+	if err != nil || kind != "multipart/mixed" {
+		t.Fatalf("%s, %v", kind, err)
+	}
+	parts := map[string]string{}
+	for r := multipart.NewReader(m.Body, params["boundary"]); ; {
+		p, err := r.NextPart()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		kind, _, _ := mime.ParseMediaType(p.Header.Get("Content-Type"))
+		parts[kind] = string(body)
+	}
+	plain := read(t, vm())
+	if got := parts["text/cloud-config"]; len(parts) != 2 || strings.TrimSpace(got) != strings.TrimSpace(plain["vendor-data"]) {
+		t.Errorf("cloud-config part:\n%s", got)
+	}
+	script := parts["text/x-shellscript"]
+	if !strings.HasPrefix(script, "#!/bin/sh\n") || !strings.Contains(script, "ExecStartPre=-/usr/local/sbin/verbena-guest tune\n") {
+		t.Errorf("script part:\n%s", script)
+	}
+	if sh, err := exec.LookPath("sh"); err == nil {
+		c := exec.CommandContext(t.Context(), sh, "-n")
+		c.Stdin = strings.NewReader(script)
+		if out, err := c.CombinedOutput(); err != nil {
+			t.Errorf("%v: %s\n%s", err, out, script)
+		}
+	}
+	// A VM without RDMA has nothing to set or tell.
+	s := vm()
+	s.Interfaces = []wire.SeedLink{{Name: "eth0", MAC: "02:5a:10:00:00:07", Address: "10.20.0.5/24"}}
+	if files, err := guest.Files(s, "i-1", []byte("ELF")); err != nil || len(files) != 4 || !bytes.HasPrefix(files[3].Data, []byte("#cloud-config")) {
+		t.Errorf("%d files, %v", len(files), err)
+	}
+}
+
 func TestRefuses(t *testing.T) {
 	for name, breakIt := range map[string]func(*wire.Seed){
 		"mac":       func(s *wire.Seed) { s.Interfaces[0].MAC = "nonsense" },
@@ -88,7 +152,7 @@ func TestRefuses(t *testing.T) {
 	} {
 		s := vm()
 		breakIt(&s)
-		if _, err := guest.Files(s, "i-1"); !fault.Is(err, fault.Invalid) {
+		if _, err := guest.Files(s, "i-1", nil); !fault.Is(err, fault.Invalid) {
 			t.Errorf("%s: err = %v, want Invalid", name, err)
 		}
 	}
@@ -101,7 +165,7 @@ func FuzzFiles(f *testing.F) {
 	f.Fuzz(func(t *testing.T, host, key, user string) {
 		s := vm()
 		s.Hostname, s.SSHKeys, s.UserData = host, []string{key}, user
-		files, err := guest.Files(s, "i-1")
+		files, err := guest.Files(s, "i-1", nil)
 		if err != nil {
 			return
 		}

@@ -12,12 +12,17 @@ import (
 	"github.com/verbena-cloud/verbena/internal/wire"
 )
 
-// label is what cloud-init looks for.
-const label = "cidata"
-
 // ISO returns the image. It may hold secrets of the tenant: store it readable by the hypervisor alone.
-func ISO(s wire.Seed, instance string) (image []byte, err error) {
-	files, err := guest.Files(s, instance)
+func ISO(s wire.Seed, instance string) ([]byte, error) { return Maker{}.ISO(s, instance) }
+
+// Maker makes images.
+type Maker struct {
+	Tool []byte // the program for guests with RDMA; nil = none
+}
+
+// ISO returns the image, as the function of that name.
+func (m Maker) ISO(s wire.Seed, instance string) (image []byte, err error) {
+	files, err := guest.Files(s, instance, m.Tool)
 	if err != nil {
 		return nil, err
 	}
@@ -36,7 +41,7 @@ func ISO(s wire.Seed, instance string) (image []byte, err error) {
 		}
 	}
 	var out bytes.Buffer
-	if err := w.WriteTo(&out, label); err != nil {
+	if err := w.WriteTo(&out, guest.Label); err != nil {
 		return nil, fmt.Errorf("write seed of %s: %w", s.Hostname, err)
 	}
 	return out.Bytes(), nil

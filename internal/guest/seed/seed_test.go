@@ -3,6 +3,7 @@ package seed_test
 import (
 	"bytes"
 	"io"
+	"strings"
 	"testing"
 
 	"github.com/kdomanski/iso9660"
@@ -20,6 +21,21 @@ func TestISO(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	got := contents(t, iso)
+	if len(got) != 4 || got["user-data"] != s.UserData || got["meta-data"] == "" || got["network-config"] == "" || got["vendor-data"] == "" {
+		t.Errorf("files %v", got)
+	}
+	tool := strings.Repeat("\x7fELF", 1<<20)
+	if iso, err = (seed.Maker{Tool: []byte(tool)}).ISO(s, "i-1"); err != nil {
+		t.Fatal(err)
+	}
+	if got = contents(t, iso); len(got) != 5 || got["verbena-guest"] != tool {
+		t.Errorf("%d files with a tool", len(got))
+	}
+}
+
+func contents(t *testing.T, iso []byte) map[string]string {
+	t.Helper()
 	img, err := iso9660.OpenImage(bytes.NewReader(iso))
 	if err != nil {
 		t.Fatal(err)
@@ -43,7 +59,5 @@ func TestISO(t *testing.T) {
 		}
 		got[f.Name()] = string(b)
 	}
-	if len(got) != 4 || got["user-data"] != s.UserData || got["meta-data"] == "" || got["network-config"] == "" || got["vendor-data"] == "" {
-		t.Errorf("files %v", got)
-	}
+	return got
 }
