@@ -3,7 +3,6 @@ package preflight
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/verbena-cloud/verbena/internal/dcb"
@@ -50,7 +49,7 @@ func TestGoodHost(t *testing.T) {
 	}
 }
 
-// TestFaults: each fault gives its finding at its level, and no other check changes.
+// TestFaults: each fault gives its finding at its level. Those with a scenario's number are in scenario_test.go.
 func TestFaults(t *testing.T) {
 	for name, c := range map[string]struct {
 		check string
@@ -58,42 +57,10 @@ func TestFaults(t *testing.T) {
 		seen  string
 		spoil func(*Facts)
 	}{
-		"no NIC":                        {"nic.present", Failed, "no NIC", func(f *Facts) { f.PFs, f.RDMA = nil, nil }},
-		"T33 rdma_cm is not loaded":     {"kernel.modules", Failed, "rdma_cm", func(f *Facts) { delete(f.Modules, "rdma_cm") }},
-		"node missing":                  {"kernel.nodes", Failed, "missing", func(f *Facts) { delete(f.Nodes, "/dev/vfio/vfio") }},
-		"T31 IOMMU off":                 {"iommu.on", Failed, "no IOMMU groups", func(f *Facts) { f.IOMMUGroups, f.CommandLine = 0, nil; f.PFs[0].VFs[0].Group = ""; f.PFs[0].VFs = nil }},
-		"T17 IOMMU asked for in a list": {"iommu.on", Failed, "intel_iommu=on,sm_on", func(f *Facts) { f.IOMMUGroups = 0; f.CommandLine = []string{"intel_iommu=on,sm_on"} }},
-		"T27 no driver":                 {"nic.driver", Failed, "no driver", func(f *Facts) { f.PFs[0] = PF{Address: f.PFs[0].Address, NUMA: 0, SRIOV: f.PFs[0].SRIOV} }},
-		"T3 SR-IOV off":                 {"sriov.capable", Failed, "no SR-IOV", func(f *Facts) { f.PFs[0].SRIOV = SRIOV{}; f.PFs[0].VFs = nil }},
-		"T3 SR-IOV not offered":         {"sriov.capable", Failed, "the card itself", func(f *Facts) { f.PFs[0].SRIOV = SRIOV{Listed: new(0)}; f.PFs[0].VFs = nil }},
-		"T3 SR-IOV not taken up":        {"sriov.capable", Failed, "offers 8 VFs", func(f *Facts) { f.PFs[0].SRIOV = SRIOV{Listed: new(8)}; f.PFs[0].VFs = nil }},
-		"T21 firmware waits":            {"nic.pending", Warning, "fw 1 → 2", func(f *Facts) { f.PFs[0].Pending = []string{"fw 1 → 2"} }},
-		"switchdev":                     {"nic.eswitch", Warning, "without a bond", func(f *Facts) { f.PFs[0].Eswitch = "switchdev" }},
-		"T30 no ACS":                    {"iommu.acs", Info, "0000:3a:00.0 has no ACS", func(f *Facts) { f.PFs[0].Path[0].ACS = nil }},
-		"T30 ACS off": {"iommu.acs", Warning, "a bridge has ACS off (0x1 of 0x1d)", func(f *Facts) {
-			f.PFs[0].Path[0] = Bridge{Known: true, ACS: &pci.ACS{Can: 0x7d, On: 0x61}}
-			f.PFs[0].SRIOV.Num, f.PFs[0].VFs = 0, nil
-		}},
-		"T30 ACS made up": {"iommu.acs", Warning, "pcie_acs_override", func(f *Facts) {
-			f.PFs[0].Path[0].ACS = nil
-			f.CommandLine = append(f.CommandLine, "pcie_acs_override=downstream,multifunction")
-		}},
-		"T30 shared group":        {"iommu.acs", Failed, "share a group", func(f *Facts) { f.PFs[0].Path[0].ACS = nil; f.PFs[0].VFs[0].Mates = []string{"0000:3b:00.1"} }},
-		"ACS unseen":              {"iommu.acs", Unknown, "0000:3a:00.0", func(f *Facts) { f.PFs[0].Path[0] = Bridge{Address: "0000:3a:00.0"} }},
-		"T5 fewer VFs than asked": {"sriov.vfs", Failed, "sriov_numvfs is 8", func(f *Facts) { f.PFs[0].SRIOV.Num = 8 }},
-		"T9 zero GUID of a VF":    {"vf.guid", Failed, "GUID 0", func(f *Facts) { f.PFs[0].VFs[0].NodeGUID = new(roce.GUID(0)) }},
-		"T30 group with others":   {"vf.group", Failed, "0000:3b:00.1", func(f *Facts) { f.PFs[0].VFs[0].Mates = []string{"0000:3b:00.1"} }},
-		"T50 no vfio node":        {"vf.node", Failed, "/dev/vfio/77", func(f *Facts) { f.PFs[0].VFs[0].GroupNode = false }},
-		"T55 bond":                {"sriov.bond", Warning, "bond0", func(f *Facts) { f.PFs[0].Bond = "bond0" }},
-		"T34 exclusive":           {"kernel.netns", Info, "exclusive", func(f *Facts) { f.NetnsShared = new(false) }},
-		"T21 lockdown":            {"kernel.lockdown", Warning, "integrity", func(f *Facts) { f.Lockdown = "integrity" }},
-		"T41 lldpad":              {"net.lldp", Warning, "lldpad", func(f *Facts) { f.LLDPAgents = []string{"lldpad"} }},
-		"T42 management":          {"nic.management", Warning, "default route", func(f *Facts) { f.PFs[0].Management = true }},
-		"T49 zero GUID":           {"rdma.guid", Failed, "GUID 0", func(f *Facts) { f.RDMA[0].NodeGUID = 0 }},
-		"T39 only IPv6": {"rdma.gid", Info, "only IPv6", func(f *Facts) {
-			v6 := netip.MustParseAddr("2001:db8::7")
-			f.PFs[0].Addresses[0], f.RDMA[0].Ports[0].GIDs[0].Addr = v6, v6
-		}},
+		"no NIC":                      {"nic.present", Failed, "no NIC", func(f *Facts) { f.PFs, f.RDMA = nil, nil }},
+		"node missing":                {"kernel.nodes", Failed, "missing", func(f *Facts) { delete(f.Nodes, "/dev/vfio/vfio") }},
+		"switchdev":                   {"nic.eswitch", Warning, "without a bond", func(f *Facts) { f.PFs[0].Eswitch = "switchdev" }},
+		"ACS unseen":                  {"iommu.acs", Unknown, "0000:3a:00.0", func(f *Facts) { f.PFs[0].Path[0] = Bridge{Address: "0000:3a:00.0"} }},
 		"only RoCE v1":                {"rdma.gid", Failed, "no RoCE v2", func(f *Facts) { f.RDMA[0].Ports[0].GIDs[0].V2 = false }},
 		"address without GID":         {"rdma.gid", Failed, "10.0.0.8", func(f *Facts) { f.PFs[0].Addresses = append(f.PFs[0].Addresses, netip.MustParseAddr("10.0.0.8")) }},
 		"port down":                   {"rdma.state", Failed, "DOWN", func(f *Facts) { f.RDMA[0].Ports[0].State = "DOWN" }},
@@ -112,32 +79,7 @@ func TestFaults(t *testing.T) {
 		"rdma_cm begins with RoCE v1": {"rdma.cm", Warning, "RoCE v1", func(f *Facts) { f.RDMA[0].Ports[0].CMMode = "IB/RoCE v1" }},
 		"unread":                      {"host.unseen", Unknown, "EIO", func(f *Facts) { f.Unseen = []string{"x: EIO"} }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			facts := good()
-			c.spoil(&facts)
-			list := Check(facts, Default())
-			i := slices.IndexFunc(list, func(f Finding) bool { return f.Check == c.check && f.Level == c.level })
-			if i < 0 {
-				t.Fatalf("no %s finding of %s in %+v", c.level, c.check, list)
-			}
-			f := list[i]
-			if !strings.Contains(f.Seen, c.seen) || f.Doc == "" {
-				t.Errorf("%+v", f)
-			}
-			if f.Level == Failed && (f.Expected == "" || len(f.Fix) == 0) {
-				t.Errorf("a failure that says not what to do: %+v", f)
-			}
-		})
-	}
-}
-
-// TestT51: a port's speed is the netdev's; RDMA's rate of 100 Gb/s on a 400G port raises nothing.
-func TestT51(t *testing.T) {
-	f := good()
-	f.PFs[0].Speed = 400000
-	list := Check(f, Default())
-	if !slices.ContainsFunc(list, func(x Finding) bool { return x.Check == "link.speed" && x.Level == OK && x.Seen == "400 Gb/s" }) {
-		t.Errorf("%+v", list)
+		t.Run(name, func(t *testing.T) { tells(t, c.check, c.level, c.seen, c.spoil) })
 	}
 }
 
