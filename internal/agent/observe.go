@@ -326,18 +326,20 @@ func (k *kernel) serial(r reader) string {
 
 // slots lists the VFs that the PF shows, from its virtfn links, in numeric order.
 func (k *kernel) slots(r reader, names []string, key string) []sriov.VF {
-	var out []sriov.VF
+	var indexes []int
 	for _, n := range names {
-		digits, ok := strings.CutPrefix(n, "virtfn")
-		if !ok {
-			continue
+		if digits, ok := strings.CutPrefix(n, "virtfn"); ok {
+			if i, err := strconv.Atoi(digits); err == nil {
+				indexes = append(indexes, i)
+			}
 		}
-		i, err := strconv.Atoi(digits)
-		if err != nil {
-			continue
-		}
+	}
+	slices.Sort(indexes)
+	out := make([]sriov.VF, 0, len(indexes))
+	for _, i := range indexes {
+		var err error
 		v := sriov.VF{Key: sriov.Key{PF: key, Index: i}}
-		v.PCI, err = k.address(r, n)
+		v.PCI, err = k.address(r, "virtfn"+strconv.Itoa(i))
 		if gone(err) {
 			continue // it vanished between the two calls
 		}
@@ -346,7 +348,6 @@ func (k *kernel) slots(r reader, names []string, key string) []sriov.VF {
 		}
 		out = append(out, v)
 	}
-	slices.SortFunc(out, func(a, b sriov.VF) int { return a.Key.Index - b.Key.Index })
 	return out
 }
 

@@ -238,8 +238,11 @@ func (a *Agent) park(ctx context.Context, f *function, v sriov.VF, reset bool) e
 	}
 	wrong := func(v sriov.VF) string { missing, _ := sriov.Parked(v); return missing }
 	now, err := a.vf(ctx, f, v.Key)
-	if err == nil && now != nil && wrong(*now) != "" { // some drivers forget a VF's attributes with its reset
-		err = a.apply(ctx, sriov.Reapply(f.PF, *now, sriov.Parking(v.Key)))
+	if err == nil && now != nil {
+		if wrong(*now) == "" {
+			return nil
+		}
+		err = a.apply(ctx, sriov.Reapply(f.PF, *now, sriov.Parking(v.Key))) // some drivers forget a VF's attributes with its reset
 	}
 	if err != nil {
 		return err
