@@ -2,6 +2,8 @@ package guestos
 
 import (
 	"net/netip"
+	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -260,4 +262,27 @@ func FuzzDecodeState(f *testing.F) {
 			Undo(vm(), s)
 		}
 	})
+}
+
+// TestEveryFindingIsExplained: the page has an anchor for each, in both languages.
+func TestEveryFindingIsExplained(t *testing.T) {
+	src, err := os.ReadFile("check.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	checks := regexp.MustCompile(`"(guest\.[a-z]+)"`).FindAllStringSubmatch(string(src), -1)
+	if len(checks) < 10 {
+		t.Fatalf("only %d checks were found", len(checks))
+	}
+	for _, page := range []string{"../../docs/guest.md", "../../docs/zh-CN/guest.md"} {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range checks {
+			if !strings.Contains(string(text), "\n### "+c[1]+"\n") {
+				t.Errorf("%s does not explain %s", page, c[1])
+			}
+		}
+	}
 }
