@@ -2,7 +2,9 @@ package sysfstest
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 
 	"github.com/verbena-cloud/verbena/internal/roce"
@@ -124,6 +126,8 @@ func (k *Kernel) enslave(n *netdev, bond string) {
 		for _, a := range [][2]string{{"address", n.mac.String()}, {"addr_assign_type", "3"}, {"flags", "0x1403"}, {"operstate", "up"}, {"carrier", "1"}, {"type", "1"}, {"mtu", strconv.Itoa(n.mtu)}} {
 			b.text(a[0], a[1])
 		}
+		b.dir("bonding").text("mode", "802.3ad 4")
+		b.dir("bonding").live("slaves", func() string { return slaves(b) })
 		k.sys.dir("class/net").link(bond, b, 0)
 	}
 	if s, err := b.kids["address"].read(); err == nil {
@@ -139,6 +143,18 @@ func (k *Kernel) enslave(n *netdev, bond string) {
 	n.dir.link("upper_"+bond, b, 0)
 	n.dir.dir("bonding_slave").text("perm_hwaddr", n.perm.String())
 	n.dir.dir("bonding_slave").text("mii_status", "up")
+}
+
+// slaves are the ports of a bond, in no order that means anything.
+func slaves(bond *node) string {
+	var names []string
+	for name := range bond.kids {
+		if port, ok := strings.CutPrefix(name, "lower_"); ok {
+			names = append(names, port)
+		}
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
 }
 
 func (k *Kernel) removeNetdev(f *function) {

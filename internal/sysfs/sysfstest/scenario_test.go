@@ -511,6 +511,7 @@ func TestBond(t *testing.T) {
 	if !slices.Contains(h.list("class/net/bond0"), "lower_"+link0) {
 		t.Fatal("the bond does not show its ports")
 	}
+	h.reads("class/net/bond0/bonding/slaves", link0+" ens24f1np1")
 }
 
 // TestFailWrite: the n-th change fails, before it took effect or after; SetVF and sysfs count alike.
