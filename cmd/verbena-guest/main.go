@@ -137,7 +137,11 @@ func work(ctx context.Context, verb guestos.Verb, args []string, stdout, stderr 
 			fmt.Fprintln(stdout, finding(x))
 		}
 	}
-	if err == nil && len(out.Steps) == 0 {
+	switch {
+	case err != nil || len(out.Steps) > 0:
+	case verb == guestos.Back:
+		fmt.Fprintln(stdout, "nothing to undo")
+	default:
 		fmt.Fprintln(stdout, "all is as it should be, nothing to set")
 	}
 	return out, err

@@ -221,3 +221,61 @@ func TestGuestStatusIsBounded(t *testing.T) {
 		t.Errorf("%+v", st)
 	}
 }
+
+// ported is a hypervisor that names the sockets of running domains, as libvirt does.
+type ported struct{ hyper.Driver }
+
+func (p ported) List(ctx context.Context) (hyper.Host, []hyper.Seen, error) {
+	h, seen, err := p.Driver.List(ctx)
+	for i := range seen {
+		if seen[i].State == hyper.Running {
+			seen[i].Ports = map[string]string{guestPort: "/run/" + seen[i].UUID}
+		}
+	}
+	return h, seen, err
+}
+
+// TestRunGuestReachesTheServer: a VM's words are in its status while it runs, and not when it is off.
+func TestRunGuestReachesTheServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w, s := newWorld(t, host(4)), newSimServer()
+		w.up = s
+		d := w.deps()
+		d.Hyper = ported{d.Hyper}
+		vms := make(chan net.Conn, 8)
+		d.DialGuest = func(_ context.Context, path string) (io.ReadCloser, error) {
+			if path != "/run/"+uidOf("a") {
+				t.Errorf("dialled %s", path)
+			}
+			host, vm := net.Pipe()
+			vms <- vm
+			return host, nil
+		}
+		a, err := New(w.config(), d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.a = a
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		w.add("a", vf(pf0, 0, mac1, 101))
+		w.say(s)
+		later(time.Minute)
+		say(t, <-vms, line(t, 7))
+		later(10 * time.Second)
+		if vm, _ := s.last(uidOf("a")); vm.Guest == nil || *vm.Guest.Ports[0].QPCount != 7 {
+			t.Errorf("posted %+v", vm.Guest)
+		}
+		w.vm("a").Power = "off"
+		w.say(s)
+		later(5 * time.Minute)
+		if vm, _ := s.last(uidOf("a")); vm.Guest != nil || vm.Phase != "Stopped" {
+			t.Errorf("posted %+v of a VM that is %s", vm.Guest, vm.Phase)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -115,7 +115,7 @@ func (a *app) guest(ctx context.Context, o output, opt GuestOptions) error {
 		return err
 	}
 	// What was done before an error is told all the same.
-	if werr := a.guestOutcome(o, out); werr != nil {
+	if werr := a.guestOutcome(o, opt.Verb, out); werr != nil {
 		return werr
 	}
 	if err != nil {
@@ -128,13 +128,16 @@ func (a *app) guest(ctx context.Context, o output, opt GuestOptions) error {
 	return nil
 }
 
-func (a *app) guestOutcome(o output, out guestos.Outcome) error {
+func (a *app) guestOutcome(o output, verb guestos.Verb, out guestos.Outcome) error {
 	raw, err := json.Marshal(out)
 	if err != nil {
 		return fmt.Errorf("write the outcome: %w", err)
 	}
 	ans := answer{raw: raw, empty: a.tr("all is as it should be"), view: view{{"RESULT", false}, {"SETTING", false}, {"OBJECT", false},
 		{"BEFORE", false}, {"AFTER", false}, {"NOW", true}, {"HOW", true}, {"ERROR", true}}}
+	if verb == guestos.Back {
+		ans.empty = a.tr("nothing to undo")
+	}
 	for _, s := range out.Steps {
 		ans.names = append(ans.names, s.ID())
 		ans.rows = append(ans.rows, row{s.Result, string(s.Kind), s.Object, s.Before, s.After, s.Now, s.How, s.Error})

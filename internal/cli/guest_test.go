@@ -8,7 +8,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/verbena-cloud/verbena/api"
 	"github.com/verbena-cloud/verbena/internal/guestos"
 	"github.com/verbena-cloud/verbena/internal/guestreport"
 	"github.com/verbena-cloud/verbena/internal/preflight"
@@ -83,6 +85,20 @@ func TestGuestReport(t *testing.T) {
 	for _, args := range [][]string{{"report", "--every", "30s"}, {"report", "--every", "1ms", "--port", "x"}} {
 		if code, _, _, _ := guestRun(t, guestos.Outcome{}, nil, args...); code != exitUsage {
 			t.Errorf("%v: exit %d", args, code)
+		}
+	}
+}
+
+// TestDescribeGuest: what a VM says is shown as its own words.
+func TestDescribeGuest(t *testing.T) {
+	var o bytes.Buffer
+	a := &app{env: Env{Stdout: &o, Stderr: &o, Now: func() time.Time { return time.Unix(1090, 0) }}, words: NewWords("en", nil)}
+	qps := int64(5)
+	a.guestSays(&o, nil)
+	a.guestSays(&o, &api.GuestStatus{Seen: time.Unix(1000, 0), Tool: "v1", Kernel: "6.12.0", BadLines: 3, Ports: []api.GuestPort{{Device: "mlx5_0", Port: 1, GID: "10.20.0.5", MTU: 4096, QPCount: &qps}}})
+	for _, want := range []string{"as it says itself", "90s ago", "v1", "6.12.0", "10.20.0.5", "4096"} {
+		if !strings.Contains(o.String(), want) {
+			t.Errorf("%q is missing in\n%s", want, o.String())
 		}
 	}
 }
