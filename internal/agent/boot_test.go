@@ -10,9 +10,9 @@ import (
 	"github.com/verbena-cloud/verbena/internal/roce"
 )
 
-// TestBootWithOtherNames: after a reboot nothing is left of VFs, and udev has given each PF the other's
+// TestT15_BootWithOtherNames: after a reboot nothing is left of VFs, and udev has given each PF the other's
 // name. The VFs are made again on the same ports, before a VM starts, and get what was programmed.
-func TestBootWithOtherNames(t *testing.T) {
+func TestT15_BootWithOtherNames(t *testing.T) {
 	scene(t, host(4), func(t *testing.T, w *world) {
 		w.want.PFs[0].Match, w.want.PFs[1].Match = pf0, pf1 // as `verbena host commission` writes them
 		w.want.PFs[0].VFs, w.want.PFs[1].VFs = 4, 2

@@ -142,8 +142,8 @@ func TestPortsAreSetBeforeTheFirstVM(t *testing.T) {
 	})
 }
 
-// TestPortsThatAreNotOurs: each keeps its VFs in the pool, is told of, and is left as it is.
-func TestPortsThatAreNotOurs(t *testing.T) {
+// TestT41_PortsThatAreNotOurs: each keeps its VFs in the pool, is told of, and is left as it is.
+func TestT41_PortsThatAreNotOurs(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit          func(*sysfstest.Config, *world)
 		state, reason string
@@ -182,7 +182,7 @@ func TestPortsThatAreNotOurs(t *testing.T) {
 	}
 }
 
-func TestManagementPortIsNotSet(t *testing.T) {
+func TestT42_ManagementPortIsNotSet(t *testing.T) {
 	cfg := host(4)
 	cfg.Route = net0
 	scene(t, cfg, func(t *testing.T, w *world) {

@@ -150,14 +150,18 @@ func (a *app) describeHost(w io.Writer, h *api.Host) {
 	}
 	if len(inv.PFs) > 0 {
 		a.heading(w, a.tr("Physical functions"))
-		t := Table{Heads: []string{"PF", "PCI", "NETDEV", "NUMA", "FABRIC", "READY", "LINK", "VFS", "PARKED", "ATTACHED", "DRIVER", "REASON"}, Indent: "  "}
+		t := Table{Heads: []string{"PF", "PCI", "NETDEV", "NUMA", "FABRIC", "READY", "LINK", "VFS", "PARKED", "ATTACHED", "DRIVER", "QOS", "REASON"}, Indent: "  "}
 		for _, p := range inv.PFs {
 			link := "down"
 			if p.LinkUp {
 				link = quantity(p.Speed, "bps")
 			}
+			qos, reason := "", p.Reason
+			if p.QoS != nil {
+				qos, reason = p.QoS.State, first(reason, p.QoS.Reason)
+			}
 			t.Rows = append(t.Rows, []string{p.Key, p.PCI, p.Netdev, strconv.Itoa(p.Cell), p.Fabric, yesNo(p.Ready), link,
-				fmt.Sprintf("%d/%d", p.NumVFs, p.WantVFs), strconv.Itoa(countVFs(p, api.VFParked)), strconv.Itoa(countVFs(p, api.VFAttached)), p.Driver, p.Reason})
+				fmt.Sprintf("%d/%d", p.NumVFs, p.WantVFs), strconv.Itoa(countVFs(p, api.VFParked)), strconv.Itoa(countVFs(p, api.VFAttached)), p.Driver, qos, reason})
 		}
 		a.put(w, t)
 	}

@@ -110,6 +110,9 @@ func planPF(tx store.Tx, inv *api.Inventory, want api.HostPF) (api.PFPlan, error
 		return out, nil
 	}
 	out.Key, out.PCI, out.Netdev, out.NumVFs = p.Key, p.PCI, p.Netdev, p.NumVFs
+	if p.Key != "" && want.Match != p.Key {
+		out.Notes = append(out.Notes, fmt.Sprintf("the spec names it %s, which may be another port after a reboot; its key stays the same: --pf %s=%d --apply writes that", want.Match, p.Key, want.VFs))
+	}
 	count(&out, p, want)
 	if len(out.Refused) > 0 || want.VFs == 0 {
 		return out, nil
