@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -79,14 +80,18 @@ func addresses(link string) ([]netip.Addr, error) {
 	return out, err
 }
 
-// run runs a program of the host; one that is not installed is fs.ErrNotExist.
+// run runs a program of the host and returns what it prints, complaints last; one that is not installed is fs.ErrNotExist.
 func run(ctx context.Context, program string, args ...string) (string, error) {
-	out, err := exec.CommandContext(ctx, program, args...).Output() //nolint:gosec // programs and arguments are constants of this tree
-	switch exit, ok := errors.AsType[*exec.ExitError](err); {
+	var out, complaints strings.Builder
+	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // programs and arguments are constants of this tree
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	switch err := cmd.Run(); {
 	case errors.Is(err, exec.ErrNotFound):
 		return "", fmt.Errorf("%s is not installed: %w", program, fs.ErrNotExist)
-	case ok && len(exit.Stderr) > 0:
-		return "", fmt.Errorf("%w: %.200s", err, exit.Stderr)
+	case err != nil && complaints.Len() > 0:
+		return "", fmt.Errorf("%w: %.200s", err, complaints.String())
+	case err != nil:
+		return "", err
 	}
-	return string(out), err
+	return out.String() + "\n" + complaints.String(), nil
 }

@@ -73,6 +73,10 @@ func (b *book) nic(f Facts, c Config, n NIC) {
 			want(b.add(preflight.Failed, "guest.guid", d.Name, "node GUID 0"), "a GUID that is not zero: rdma_cm crashes on it",
 				"rebuild the VM; if it stays, its host's agent tells why in the VF's state")
 		}
+		if d.Provider != "" {
+			want(b.add(preflight.Failed, "guest.provider", d.Name, d.Provider), "a provider that goes with the kernel's driver: programs find no device without it",
+				"install rdma-core and driver from one source: both from the image's distribution, or both from the NIC's vendor")
+		}
 		for _, p := range d.Ports {
 			b.port(c, n, d, p)
 		}

@@ -50,6 +50,7 @@ type IRQ struct {
 type Device struct {
 	Name     string
 	NodeGUID roce.GUID
+	Provider string // why libibverbs can't use it, "" = it can, or it was not asked
 	QPCount  *int64 // nil = the kernel does not tell
 	Ports    []Port
 }

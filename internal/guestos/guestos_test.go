@@ -191,6 +191,7 @@ func TestCheck(t *testing.T) {
 		"warning guest.numa rdma0":     func(f *Facts, _ *Config) { f.NICs[0].NUMA = -1 },
 		"info guest.queues rdma0":      func(f *Facts, _ *Config) { f.NICs[0].Channels = nil },
 		"failed guest.guid mlx5_0":     func(f *Facts, _ *Config) { f.NICs[0].RDMA[0].NodeGUID = 0 },
+		"failed guest.provider mlx5_0": func(f *Facts, _ *Config) { f.NICs[0].RDMA[0].Provider = "goes with another kernel" },
 		"failed guest.port mlx5_0/1":   func(f *Facts, _ *Config) { f.NICs[0].RDMA[0].Ports[0].State = "DOWN" },
 		"info guest.port mlx5_0/1":     func(f *Facts, _ *Config) { f.NICs[0].RDMA[0].Ports[0].LinkLayer = "InfiniBand" },
 		"failed guest.gid mlx5_0/1":    func(f *Facts, _ *Config) { f.NICs[0].RDMA[0].Ports[0].GIDs = f.NICs[0].RDMA[0].Ports[0].GIDs[:1] },

@@ -117,6 +117,7 @@ type RDMADevice struct {
 	Virtual  bool          // a VF's
 	NodeGUID roce.GUID
 	Uverbs   string // its uverbsN, "" = none
+	Provider string // why libibverbs can't use it, "" = it can, or it was not asked
 	Ports    []Port
 }
 

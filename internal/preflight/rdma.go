@@ -3,6 +3,7 @@ package preflight
 import (
 	"fmt"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 )
@@ -17,9 +18,28 @@ func (b *book) device(f Facts, d RDMADevice) {
 	if d.Uverbs == "" || !f.Nodes["/dev/infiniband/"+d.Uverbs] {
 		b.add(Failed, "rdma.uverbs", d.Name, "no device node for verbs").want("/dev/infiniband/uverbsN", "modprobe ib_uverbs")
 	}
+	if d.Provider != "" {
+		b.add(Warning, "rdma.provider", d.Name, d.Provider).want("a provider that goes with this kernel's driver; programs of the host find no device without it, VMs bring their own",
+			"install rdma-core and driver from one source: both from the distribution, or both from the NIC's vendor")
+	}
 	for _, p := range d.Ports {
 		b.port(f, d, p)
 	}
+}
+
+// Misfits reads what libibverbs prints about devices whose kernel driver its providers do not go with (match_device in
+// libibverbs/init.c of rdma-core), by RDMA device.
+func Misfits(text string) map[string]string {
+	out := map[string]string{}
+	for line := range strings.Lines(text) {
+		var provider, at string
+		var kernel, low, high uint32
+		n, _ := fmt.Sscanf(line, "libibverbs: Warning: Driver %s does not support the kernel ABI of %d (supports %d to %d) for device %s", &provider, &kernel, &low, &high, &at)
+		if n == 5 {
+			out[path.Base(at)] = fmt.Sprintf("provider %.32s goes with kernel ABI %d to %d, this kernel's driver has %d", provider, low, high, kernel)
+		}
+	}
+	return out
 }
 
 func (b *book) port(f Facts, d RDMADevice, p Port) {

@@ -92,6 +92,34 @@ func TestT21_Lockdown(t *testing.T) {
 	tells(t, "kernel.lockdown", Warning, "integrity", func(f *Facts) { f.Lockdown = "integrity" }).advises(t, "VMs work with it")
 }
 
+// abi is what ibv_devices prints where a kernel driver is newer than its provider; the form of the complaint is that of
+// match_device in libibverbs/init.c of rdma-core.
+const abi = `    device                 node GUID
+    ------              ----------------
+    mlx5_0              b83fd203009a1ef0
+
+libibverbs: Warning: Driver bnxt_re does not support the kernel ABI of 8 (supports 1 to 1) for device /sys/class/infiniband/rdma0
+`
+
+func TestT26_ProviderOfAnotherABI(t *testing.T) {
+	said := Misfits(abi)
+	want := map[string]string{"rdma0": "provider bnxt_re goes with kernel ABI 1 to 1, this kernel's driver has 8"}
+	if diff := cmp.Diff(want, said); diff != "" {
+		t.Error(diff)
+	}
+	tells(t, "rdma.provider", Warning, "kernel's driver has 8", func(f *Facts) { f.RDMA[0].Provider = said["rdma0"] }).advises(t, "from one source")
+}
+
+func FuzzMisfits(f *testing.F) {
+	f.Add(abi)
+	f.Add("libibverbs: Warning: Driver x does not support the kernel ABI of 4294967296 (supports 1 to 1) for device /")
+	f.Fuzz(func(t *testing.T, text string) {
+		if got := Misfits(text); len(got) > strings.Count(text, "libibverbs: ") {
+			t.Errorf("%q of %q", got, text)
+		}
+	})
+}
+
 func TestT27_NoDriver(t *testing.T) {
 	tells(t, "nic.driver", Failed, "no driver", func(f *Facts) { f.PFs[0] = PF{Address: f.PFs[0].Address, SRIOV: f.PFs[0].SRIOV} }).advises(t, "lspci -k -s 0000:3b:00.0")
 }

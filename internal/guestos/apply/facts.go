@@ -14,6 +14,7 @@ import (
 	"syscall"
 
 	"github.com/verbena-cloud/verbena/internal/guestos"
+	"github.com/verbena-cloud/verbena/internal/preflight"
 	"github.com/verbena-cloud/verbena/internal/roce"
 	"github.com/verbena-cloud/verbena/internal/sysfs"
 )
@@ -26,8 +27,9 @@ const fileMax = 4 << 20
 // look is one observation.
 type look struct {
 	*Machine
-	ctx   context.Context //nolint:containedctx // lives for one observation, to keep the calls readable
-	facts guestos.Facts
+	ctx     context.Context //nolint:containedctx // lives for one observation, to keep the calls readable
+	facts   guestos.Facts
+	misfits map[string]string // what libibverbs can't use, by RDMA device
 }
 
 // Facts looks at everything. It never fails: what could not be seen is in Unseen.
@@ -149,6 +151,11 @@ func (l *look) nics() {
 		qps, err = l.QueuePairs(l.ctx)
 		l.unseen("queue pairs", err)
 	}
+	if l.Verbs != nil && len(l.list("class/infiniband")) > 0 {
+		text, err := l.Verbs(l.ctx)
+		l.unseen("ibv_devices", err)
+		l.misfits = preflight.Misfits(text)
+	}
 	for _, name := range l.list(pciDevices) {
 		dir := pciDevices + "/" + name
 		if strings.HasPrefix(l.sys(dir+"/class"), "0x02") {
@@ -218,7 +225,7 @@ func (l *look) netdev(n *guestos.NIC, dir string) {
 }
 
 func (l *look) device(name, dir string, qps map[string]int64) guestos.Device {
-	d := guestos.Device{Name: name}
+	d := guestos.Device{Name: name, Provider: l.misfits[name]}
 	if guid, err := roce.ParseGUID(l.sys(dir + "/node_guid")); err == nil {
 		d.NodeGUID = guid
 	} else {

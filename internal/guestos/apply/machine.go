@@ -32,7 +32,9 @@ type Machine struct {
 	Modprobe func(ctx context.Context, args ...string) error
 	// QueuePairs counts the queue pairs by RDMA device.
 	QueuePairs func(ctx context.Context) (map[string]int64, error)
-	AsRoot     bool
+	// Verbs returns what ibv_devices prints and complains about; "" where it is not installed.
+	Verbs  func(ctx context.Context) (string, error)
+	AsRoot bool
 }
 
 // Open returns the machine whose file system is at root, and what gives it back. Only / is the machine that
@@ -48,9 +50,20 @@ func Open(root string) (*Machine, func() error, error) {
 	}
 	m := &Machine{Sys: sys, Proc: proc, Root: os.DirFS(root), AsRoot: os.Geteuid() == 0}
 	if root == "/" {
-		m.Links, m.Modprobe, m.QueuePairs = &Ethtool{}, modprobe, queuePairs(&netlink.Devices{})
+		m.Links, m.Modprobe, m.QueuePairs, m.Verbs = &Ethtool{}, modprobe, queuePairs(&netlink.Devices{}), verbs
 	}
 	return m, func() error { return errors.Join(sys.Close(), proc.Close()) }, nil
+}
+
+func verbs(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "ibv_devices").CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		return "", nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("ibv_devices: %w: %.200s", err, out)
+	}
+	return string(out), nil
 }
 
 func modprobe(ctx context.Context, args ...string) error {

@@ -33,7 +33,7 @@ type Host struct {
 	RDMA    rdma.System
 	// Addresses are those of a netdev and of the VLANs and bridges on it.
 	Addresses func(link string) ([]netip.Addr, error)
-	// Run runs a program and returns what it prints.
+	// Run runs a program and returns what it prints, its complaints last.
 	Run func(ctx context.Context, program string, args ...string) (string, error)
 	// Memlock is this process's limit.
 	Memlock  preflight.Limit

@@ -149,9 +149,11 @@ func (c *collector) rdma() {
 			nodes[d] = u
 		}
 	}
-	for _, name := range c.list("class/infiniband") {
+	devices := c.list("class/infiniband")
+	misfits := c.misfits(len(devices))
+	for _, name := range devices {
 		dir := "class/infiniband/" + name
-		d := preflight.RDMADevice{Name: name, Uverbs: nodes[name], Virtual: c.link(dir+"/device/physfn") != ""}
+		d := preflight.RDMADevice{Name: name, Uverbs: nodes[name], Virtual: c.link(dir+"/device/physfn") != "", Provider: misfits[name]}
 		if a, err := roce.ParsePCI(c.link(dir + "/device")); err == nil {
 			d.Address = &a
 		}
@@ -166,6 +168,16 @@ func (c *collector) rdma() {
 		}
 		c.facts.RDMA = append(c.facts.RDMA, d)
 	}
+}
+
+// misfits asks libibverbs, if one of its programs is there, which devices it can't use.
+func (c *collector) misfits(devices int) map[string]string {
+	if c.Run == nil || devices == 0 {
+		return nil
+	}
+	text, err := c.Run(c.ctx, "ibv_devices")
+	c.unseen("ibv_devices", err)
+	return preflight.Misfits(text)
 }
 
 func (c *collector) port(device, dir string, number int) preflight.Port {

@@ -1,6 +1,8 @@
 package collect
 
 import (
+	"context"
+	"io/fs"
 	"net/netip"
 	"slices"
 	"strings"
@@ -162,6 +164,27 @@ func TestT21_DPU(t *testing.T) {
 	}
 	f.Unseen = nil
 	s.want(f, "nic.pending", link0, preflight.Warning, "fw 22.31.1014 → 22.35.1012")
+}
+
+// TestT26_LibibverbsComplains: its complaint is about one device; without the program nothing is said.
+func TestT26_LibibverbsComplains(t *testing.T) {
+	s := simulate(t, nil)
+	said := "libibverbs: Warning: Driver mlx5 does not support the kernel ABI of 2 (supports 1 to 1) for device /sys/class/infiniband/mlx5_1\n"
+	run := func(ibv string, err error) Host {
+		return Host{Run: func(_ context.Context, program string, _ ...string) (string, error) {
+			if program == "ibv_devices" {
+				return ibv, err
+			}
+			return "", fs.ErrNotExist
+		}}
+	}
+	f := s.look(run(said, nil))
+	s.want(f, "rdma.provider", "mlx5_0", "", "")
+	s.want(f, "rdma.provider", "mlx5_1", preflight.Warning, "kernel's driver has 2")
+	s.want(s.look(run("", fs.ErrNotExist)), "rdma.provider", "mlx5_1", "", "")
+	if f := s.look(run("", syscall.EPERM)); len(f.Unseen) != 1 {
+		t.Errorf("%q", f.Unseen)
+	}
 }
 
 func TestT27_PortWithoutDriver(t *testing.T) {
