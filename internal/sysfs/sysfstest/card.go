@@ -47,6 +47,7 @@ type function struct {
 	rdma             string
 	pid              int // process that has its vfio group open
 	resets           int
+	stats            rtnl.VFStats
 	dirty            bool // a guest had it since the last reset
 	linksAfter       int  // when its links are to be seen
 	vfioNode, noProb bool

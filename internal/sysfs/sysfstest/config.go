@@ -88,6 +88,7 @@ type profile struct {
 	caps                                     Caps
 	first, stride                            int // routing id of the first VF of the card (0 = behind the PFs), step
 	vpd, guidFromMAC                         bool
+	vfStats                                  bool // the driver has ndo_get_vf_stats
 	spoof                                    bool // new VFs have the spoof check on
 	lateCarrier                              int
 	fw                                       string
@@ -97,13 +98,13 @@ func profileOf(driver string) (profile, error) {
 	switch driver {
 	case "mlx5_core": // ConnectX-6 Dx
 		return profile{vendor: "0x15b3", device: "0x101d", vfDevice: "0x101e", vfDriver: "mlx5_core", rdma: "mlx5_", board: "MT_0000000359",
-			stride: 1, vpd: true, guidFromMAC: true, fw: "22.41.1000"}, nil
+			stride: 1, vpd: true, guidFromMAC: true, vfStats: true, fw: "22.41.1000"}, nil
 	case "bnxt_en": // BCM57508
 		return profile{vendor: "0x14e4", device: "0x1750", vfDevice: "0x1806", vfDriver: "bnxt_en", rdma: "bnxt_re", board: "BCM957508-P2100G",
 			caps: Caps{MinRate: syscall.EINVAL}, first: 16, stride: 1, vpd: true, guidFromMAC: true, fw: "230.0.157.0"}, nil
 	case "ice": // E810-C
 		return profile{vendor: "0x8086", device: "0x1592", vfDevice: "0x1889", vfDriver: "iavf", rdma: "irdma", board: "E810",
-			spoof: true, first: 8, stride: 1, vpd: true, guidFromMAC: true, fw: "1.71"}, nil
+			spoof: true, first: 8, stride: 1, vpd: true, guidFromMAC: true, vfStats: true, fw: "1.71"}, nil
 	case "igb": // 82576, as measured
 		return profile{vendor: "0x8086", device: "0x10c9", vfDevice: "0x10ca", vfDriver: "igbvf",
 			caps:  Caps{LinkState: syscall.EOPNOTSUPP, MinRate: syscall.EINVAL, RateNeedsLink: true},

@@ -8,7 +8,6 @@ import (
 	"syscall"
 
 	"github.com/verbena-cloud/verbena/internal/dcb"
-	"github.com/verbena-cloud/verbena/internal/rtnl"
 )
 
 // Ports is the simulated kernel's dcbnl. Sources: drivers/net/ethernet/mellanox/mlx5/core/en_dcbnl.c,
@@ -177,26 +176,5 @@ func (n *node) number(name string, v, most int) {
 		}
 		v = i
 		return nil
-	})
-}
-
-var _ rtnl.StatsReader = (*Kernel)(nil)
-
-// VFStats counts one frame for each VF that a guest has had, by drivers that count at all.
-func (k *Kernel) VFStats(ctx context.Context, link string) ([]rtnl.VFStats, error) {
-	return look(ctx, k, "read the VF statistics of", rtnlPath(link), func() ([]rtnl.VFStats, error) {
-		p, err := k.linkPort(link)
-		if err != nil {
-			return nil, naming("read the VF statistics of "+link, err)
-		}
-		var out []rtnl.VFStats
-		for i, f := range p.vfs {
-			s := rtnl.VFStats{Index: i}
-			if f.dirty && p.card.cfg.Driver != "igb" {
-				s.RxPackets, s.RxBytes = 1, 64
-			}
-			out = append(out, s)
-		}
-		return out, nil
 	})
 }

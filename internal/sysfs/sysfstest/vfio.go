@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/verbena-cloud/verbena/internal/rtnl"
 )
 
 // addVFIO makes the group's node and the function's own.
@@ -66,6 +68,7 @@ func (k *Kernel) OpenVFIO(pci string, pid int) error {
 		return fmt.Errorf("group %d is not viable, it also has %s: %w", f.group.id, strings.Join(foreign, ", "), syscall.EPERM)
 	}
 	f.pid, f.dirty = pid, true
+	f.count(rtnl.VFStats{RxPackets: 1, RxBytes: 64})
 	return nil
 }
 
