@@ -18,8 +18,10 @@ type CommissionPlan struct {
 	Seen    *time.Time `json:"seen,omitempty" doc:"Last sign of life"`
 	PFs     []PFPlan   `json:"pfs"`
 	Refused []string   `json:"refused,omitempty" doc:"What the server refuses of it as a whole"`
-	Spec    []HostPF   `json:"spec" doc:"spec.pfs of the host to have it so, PFs by their keys"`
-	Changed bool       `json:"changed" doc:"The spec differs from the host's"`
+	// Revision is what the plan was made from.
+	Revision int64    `json:"revision" doc:"Of the host, as the plan was made from it; If-Match of the write that carries it out"`
+	Spec     []HostPF `json:"spec" doc:"spec.pfs of the host to have it so, PFs by their keys"`
+	Changed  bool     `json:"changed" doc:"The spec differs from the host's"`
 }
 
 // Refusals counts what keeps the plan from being carried out.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/verbena-cloud/verbena/api"
+	"github.com/verbena-cloud/verbena/client"
+	"github.com/verbena-cloud/verbena/internal/fault"
 )
 
 // commissionFlags say what a host's NICs shall be.
@@ -51,6 +54,20 @@ func (a *app) commissionCommand() *cobra.Command {
 			}
 			if !o.apply || plan.Refusals() > 0 {
 				return a.showPlan(o, plan)
+			}
+			for try := 1; plan.Changed; try++ {
+				if err = a.writePlan(c.Context(), conn, plan); err == nil {
+					break
+				}
+				if !client.Is(err, string(fault.Precondition)) || try == 5 {
+					return err
+				}
+				if plan, err = conn.PlanHost(c.Context(), args[0], ask); err != nil {
+					return err
+				}
+				if plan.Refusals() > 0 {
+					return a.showPlan(o, plan)
+				}
 			}
 			return a.carryOut(c.Context(), conn, o, plan)
 		},
@@ -144,18 +161,37 @@ func (a *app) planOf(w io.Writer, p *api.PFPlan) {
 	}
 }
 
-// carryOut writes the plan into the host's spec and waits for its agent.
-func (a *app) carryOut(ctx context.Context, conn *connection, o commissionFlags, plan *api.CommissionPlan) error {
-	if plan.Changed {
-		_, s, err := a.subject(ctx, []string{"host", plan.Host})
-		if err != nil {
-			return err
-		}
-		if err := a.edit(ctx, conn, s, func(spec map[string]any) { spec["pfs"] = plan.Spec }); err != nil {
-			return err
-		}
-		a.note("%s", a.tr("host %s has its new spec; its agent works on it", plan.Host))
+// writePlan makes the plan the host's spec, if the host is still the one that it was made from.
+func (a *app) writePlan(ctx context.Context, conn *connection, plan *api.CommissionPlan) error {
+	t, _ := client.TypeOf(string(api.KindHost))
+	raw, err := conn.Raw(t).Get(ctx, "", plan.Host)
+	if err != nil {
+		return err
 	}
+	tree, _, err := decodeTree(*raw)
+	if err != nil {
+		return fmt.Errorf("read host %s: %w", plan.Host, err)
+	}
+	spec, ok := tree["spec"].(map[string]any)
+	if !ok {
+		spec = map[string]any{}
+		tree["spec"] = spec
+	}
+	spec["pfs"] = plan.Spec
+	b, err := json.Marshal(tree)
+	if err != nil {
+		return fmt.Errorf("encode host %s: %w", plan.Host, err)
+	}
+	in := json.RawMessage(b)
+	if _, err := conn.Raw(t).Replace(ctx, "", plan.Host, &in, client.Write{Revision: plan.Revision}); err != nil {
+		return err
+	}
+	a.note("%s", a.tr("host %s has its new spec; its agent works on it", plan.Host))
+	return nil
+}
+
+// carryOut waits until the agent has done what the plan says.
+func (a *app) carryOut(ctx context.Context, conn *connection, o commissionFlags, plan *api.CommissionPlan) error {
 	set, err := applied(ctx, conn, plan)
 	if err != nil {
 		return err

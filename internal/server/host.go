@@ -36,7 +36,7 @@ func (s *Server) planHost(k *kind[api.Host, *api.Host]) func(context.Context, *p
 				return err
 			}
 			s.shadeHost(o)
-			plan.State, plan.Seen = o.Status.State, o.Status.Seen
+			plan.Revision, plan.State, plan.Seen = o.Revision, o.Status.State, o.Status.Seen
 			out.Body = *plan
 			return nil
 		})
