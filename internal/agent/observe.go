@@ -52,6 +52,7 @@ type groupOf struct {
 // still is what stays the same as long as the function exists.
 type still struct {
 	vendor, device, serial, key, slot string
+	card                              string // by its RDMA device, once that was seen
 	cell                              int
 }
 
@@ -263,6 +264,10 @@ func (k *kernel) identify(r reader, f *function) {
 			s.key = f.Key
 		}
 	}
+	if f.Card != "" {
+		s.card = f.Card
+	}
+	f.Card = s.card // the ports of one card are told by it, also while one of them has no RDMA device
 	if f.Card == "" {
 		f.Card = s.serial
 	}
