@@ -37,6 +37,19 @@ func TestInfo(t *testing.T) {
 	}
 }
 
+// TestT21_StoredFirmware: what runs after the next reset is told for each part that both sides name, whatever else is
+// there; a part that is the same, or that one side does not know, waits for nothing.
+func TestT21_StoredFirmware(t *testing.T) {
+	i := devlink.Info{
+		Fixed:   map[string]string{"board.id": "x"},
+		Running: map[string]string{"fw": "1", "fw.mgmt": "7", "fw.undi": ""},
+		Stored:  map[string]string{"fw": "2", "fw.mgmt": "7", "fw.bundle_id": "0x1"},
+	}
+	if got := i.Pending(); len(got) != 1 || got[0].String() != "fw 1 → 2" {
+		t.Errorf("%v", got)
+	}
+}
+
 func TestWords(t *testing.T) {
 	for want, got := range map[string]fmt.Stringer{
 		"pci/0000:3b:00.0": devlink.PCI("0000:3b:00.0"), "legacy": devlink.Legacy, "switchdev": devlink.Switchdev, "mode-7": devlink.Mode(7),

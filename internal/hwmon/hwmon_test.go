@@ -149,8 +149,8 @@ func TestAbsent(t *testing.T) {
 	}
 }
 
-// TestProblems: a file that fails costs itself, and is told.
-func TestProblems(t *testing.T) {
+// TestT37_SensorsThatAnswerNonsense: a file that fails, or holds no temperature, costs itself, and is told.
+func TestT37_SensorsThatAnswerNonsense(t *testing.T) {
 	for file, lost := range map[string]int{"temp1_input": 1, "temp1_crit": 0, "temp1_label": 0, "name": 0} {
 		b := broken{Tree: tree(t, mlx5()), files: map[string]syscall.Errno{file: syscall.EIO}}
 		got, problems, err := hwmon.Temperatures(t.Context(), b, nic(t))

@@ -95,12 +95,12 @@ func TestScenarios(t *testing.T) {
 		held   string
 		lacks  string
 	}{
-		{name: "T41 lldpad runs", spoil: func(h *Have) { h.Agents = []string{"lldpad"} }, state: Refused, reason: "systemctl disable --now lldpad", held: "dcb pfc set"},
+		{name: "lldpad runs", spoil: func(h *Have) { h.Agents = []string{"lldpad"} }, state: Refused, reason: "systemctl disable --now lldpad", held: "dcb pfc set"},
 		{name: "firmware LLDP of ice owns it", spoil: func(h *Have) { h.Driver, h.DCB.Mode = "ice", new(dcb.LLD|dcb.IEEE) }, state: Refused, reason: "fw-lldp-agent off", held: "dcb pfc set"},
 		{name: "firmware LLDP of i40e owns it", spoil: func(h *Have) { h.Driver, h.DCB.Mode = "i40e", new(dcb.LLD|dcb.CEE) }, state: Refused, reason: "disable-fw-lldp on"},
 		{name: "mlx5's firmware negotiates", spoil: func(h *Have) { h.DCB.Mode = new(dcb.Mode(0)) }, state: Refused, reason: "dcb dcbx set dev ens1 host ieee"},
 		{name: "bnxt_en in CEE mode", spoil: func(h *Have) { h.Driver, h.DCB.Mode = "bnxt_en", new(dcb.Host|dcb.CEE) }, state: Drift, steps: "dcb dcbx set dev ens1 host ieee"},
-		{name: "T42 management", spoil: func(h *Have) { h.Guard = "it carries the default route" }, state: Refused, reason: "default route", held: "dcb app add"},
+		{name: "management", spoil: func(h *Have) { h.Guard = "it carries the default route" }, state: Refused, reason: "default route", held: "dcb app add"},
 		{name: "no dcbnl (igb)", spoil: func(h *Have) { h.Driver, h.DCB = "igb", nil }, state: Absent, reason: "driver igb has no DCB", lacks: "PFC"},
 		{name: "neither PFC nor APP", spoil: func(h *Have) { h.DCB.PFC, h.DCB.Apps = nil, nil }, state: Absent, reason: "neither PFC nor priorities"},
 		{name: "APP only", spoil: func(h *Have) { h.DCB.PFC = nil }, state: Drift, steps: "dscp-prio 26:3", lacks: "PFC"},

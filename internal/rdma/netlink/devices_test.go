@@ -194,6 +194,43 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
+// TestT34_NamespaceMode: exclusive, shared, and kernels that know one mode alone and do not tell.
+func TestT34_NamespaceMode(t *testing.T) {
+	for mode, want := range map[byte]rdma.Sharing{0: rdma.Exclusive, 1: rdma.Shared} {
+		answer := func(uint16, bool, []byte) ([][]byte, error) {
+			return [][]byte{nlmsg.Append(nil, attrSharing, []byte{mode})}, nil
+		}
+		if s, err := sharing(answer); err != nil || s != want {
+			t.Errorf("%v, %v", s, err)
+		}
+	}
+	k := host()
+	if k.old = true; !rdma.Absent(second(sharing(k.ask))) {
+		t.Error("a kernel before 5.2 is a failure")
+	}
+}
+
+// TestT37_CountersOfOtherDrivers: one that keeps none is told apart from a port that is not there, and what has no
+// number is an error, never a zero.
+func TestT37_CountersOfOtherDrivers(t *testing.T) {
+	k := host()
+	k.counters = map[string]uint64{"RNR sent": 1<<64 - 1, "": 0}
+	if c, err := counters(k.ask, mlx5(), 1); !errors.Is(err, nlmsg.ErrMalformed) {
+		t.Errorf("a counter without a name: %v, %v", c, err)
+	}
+	delete(k.counters, "")
+	if c, err := counters(k.ask, mlx5(), 1); err != nil || c["RNR sent"] != 1<<64-1 {
+		t.Errorf("%v, %v", c, err)
+	}
+	k.counters = nil
+	if c, err := counters(k.ask, mlx5(), 1); !rdma.Absent(err) || c != nil {
+		t.Errorf("none: %v, %v", c, err)
+	}
+	if c, err := counters(k.ask, mlx5(), 3); rdma.Absent(err) || err == nil || c != nil {
+		t.Errorf("no such port: %v, %v", c, err)
+	}
+}
+
 func TestPrograms(t *testing.T) {
 	s := Devices{Proc: fstest.MapFS{"12/comm": {Data: []byte("ib_write_bw\n")}}}
 	list := []rdma.QP{{PID: 12}, {PID: 12}, {PID: 13}, {Program: "ib_core"}}

@@ -275,6 +275,17 @@ func TestRelevant(t *testing.T) {
 	}
 }
 
+// TestT35_DeviceOfAContainer: the RDMA core tells that a device leaves a network namespace, and that it comes back when
+// that one ends (rdma_dev_change_netns in drivers/infiniband/core/device.c). Both are looked at.
+func TestT35_DeviceOfAContainer(t *testing.T) {
+	const path = "/devices/pci0000:3a/0000:3a:00.0/0000:3b:00.0/infiniband/mlx5_0"
+	for _, action := range []string{"remove", "add", "move"} {
+		if !relevant([]byte(action + "@" + path + "\x00ACTION=" + action + "\x00DEVPATH=" + path + "\x00SUBSYSTEM=infiniband\x00NAME=mlx5_0\x00SEQNUM=4711\x00")) {
+			t.Errorf("%s is not looked at", action)
+		}
+	}
+}
+
 // FuzzAnswer: whatever comes from a socket is read or refused, never more.
 func FuzzAnswer(f *testing.F) {
 	f.Add(link(rtnl.VF{Index: 1, VLAN: 101, QoS: 3, Proto: 0x8100, SpoofCheck: ptr(true)}, rtnl.VF{Index: 0, LinkState: ptr(rtnl.LinkEnable)}))
