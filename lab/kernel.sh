@@ -57,12 +57,14 @@ parked() {
 		"$(word '((min|max)_tx_rate [^,]*)' "$(vf_line "$1")" none)" "$(holder_of_vf "$1")"
 }
 
-# console VM SECONDS COMMAND types a command into a guest's serial console and prints what it answers.
+# console VM SECONDS COMMAND types a command into a guest's serial console and prints what it answers. What an earlier
+# call may have left running there ends by ^C.
 console() {
 	local pty line mark=done-$RANDOM$RANDOM found=1
 	pty=$(virsh -q -c qemu:///system ttyconsole "$1") || return
 	exec 5<>"$pty"
 	stty -F "$pty" raw -echo
+	printf '\003' >&5
 	while read -r -t 0.2 -u 5 line; do :; done # what was said before
 	printf '%s; echo "%s-"$?\n' "$3" "$mark" >&5
 	while read -r -t "$2" -u 5 line; do

@@ -16,7 +16,7 @@ here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 . "$here/check.sh"
 
 out=${VERBENA_LAB_OUT:-$here/out/rack}
-lanes=${VERBENA_LAB_LANES:-full}
+lanes=${VERBENA_LAB_LANES:-fast full}
 binary=$here/../bin/verbena
 readonly machines=(switch host-a host-b)
 builder='' cache='' pids=()
@@ -75,7 +75,7 @@ boot() {
 make_disk() {
 	local disk=$out/disk
 	mkdir -p "$disk"
-	cp "$binary" "$here"/{rack,kernel}.sh "$cache/guest.img" "$disk"
+	cp "$binary" "$binary-guest" "$here"/{rack,kernel}.sh "$cache/guest.img" "$disk"
 	truncate -s 1M "$disk/empty.img"
 	truncate -s "$(($(du -sm --apparent-size "$disk" | cut -f1) + 24))M" "$out/disk.img"
 	mke2fs -q -t ext4 -O ^has_journal -m 0 -d "$disk" "$out/disk.img"

@@ -7,7 +7,7 @@ name=$(sed -E 's/.*lab\.role=([^ ]+).*/\1/' /proc/cmdline)
 
 main() {
 	install -d "$state"
-	install "$lab/verbena" /usr/local/bin/verbena
+	install "$lab"/verbena{,-guest} /usr/local/bin
 	nic "$(mac 0 1)" ssh
 	address ssh 10.0.2.15/24
 	if [[ $name == switch ]]; then switch; else host; fi
@@ -111,10 +111,51 @@ strike() {
 	# shellcheck source=kernel.sh
 	. "$lab/kernel.sh"
 	touch /run/strike
-	while seen=$("$@") && [[ $seen == "$before" ]] && ((SECONDS < deadline)); do sleep 0.02; done
+	while seen=$("$@") || true; [[ $seen == "$before" ]] && ((SECONDS < deadline)); do sleep 0.02; done
 	systemctl kill -s KILL verbena-agent
 	rm -f /run/strike
 	echo "$seen"
+}
+
+# take TENANT VM INDEX ADDRESS ends a VM and gives its VF to the host, which drives it as interface rdma0 with soft RoCE
+# on it. A second tenant's is in a network namespace of its own, where soft RoCE of this kernel does not work.
+take() {
+	local vf=/sys/bus/pci/devices/0000:81:00.0/virtfn$3 device apart=()
+	modprobe -a igbvf rdma_rxe ib_uverbs 8021q macvlan
+	virsh -q -c qemu:///system destroy "$1.$2" || return
+	driver "$vf" igbvf || return
+	until device=$(ls "$vf/net" 2>/dev/null) && [[ -n $device ]] && udevadm settle; do sleep 0.1; done
+	device=$(ls "$vf/net")
+	if [[ $1 != red ]]; then
+		ip netns add "$1"
+		ip link set "$device" netns "$1"
+		apart=(ip netns exec "$1")
+	fi
+	"${apart[@]}" sysctl -qw net.ipv6.conf.all.disable_ipv6=1
+	"${apart[@]}" ip link set "$device" down
+	"${apart[@]}" ip link set "$device" name rdma0
+	"${apart[@]}" ip link set rdma0 up
+	"${apart[@]}" ip address add "$4/24" dev rdma0
+	[[ $1 != red ]] || rdma link add rxe0 type rxe netdev rdma0
+}
+
+# give_back returns what was taken to vfio-pci.
+give_back() {
+	local vf
+	rdma link delete rxe0 2>/dev/null
+	ip netns delete blue 2>/dev/null
+	for vf in /sys/bus/pci/devices/0000:81:00.0/virtfn*; do
+		[[ $(readlink "$vf/driver") != */igbvf ]] || driver "$vf" vfio-pci
+	done
+}
+
+# driver VF NAME binds a VF to a driver and to no other.
+driver() {
+	local address
+	address=$(basename "$(readlink -f "$1")")
+	echo "$2" >"$1/driver_override"
+	[[ ! -e $1/driver ]] || echo "$address" >"$1/driver/unbind"
+	echo "$address" >/sys/bus/pci/drivers_probe
 }
 
 if (($#)); then "$@"; else main; fi
