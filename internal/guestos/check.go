@@ -61,7 +61,8 @@ func (b *book) nic(f Facts, c Config, n NIC) {
 			want(x, expected, "take an image with a driver that goes with this firmware; the firmware itself is the host's")
 		}
 	}
-	if n.NUMA < 0 && f.Nodes > 1 {
+	// A virtio NIC has no place, and needs none.
+	if n.NUMA < 0 && f.Nodes > 1 && (len(n.RDMA) > 0 || driver(n.Driver) != "") {
 		want(b.add(preflight.Warning, "guest.numa", at, fmt.Sprintf("the guest has %d NUMA nodes and does not know which one this is on", f.Nodes)),
 			"a node", "rebuild the VM: its host puts each VF behind a PCI expander of its node")
 	}

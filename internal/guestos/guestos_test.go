@@ -181,7 +181,9 @@ func TestUndoOfAnotherBoot(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	if got := bad(Check(vm(), Default())); len(got) != 0 {
+	plain := vm()
+	plain.NICs = append(plain.NICs, NIC{Netdev: "eth0", Driver: "virtio-pci", NUMA: -1, Channels: &Channels{}})
+	if got := bad(Check(plain, Default())); len(got) != 0 {
 		t.Errorf("a guest as it should be has findings: %v", got)
 	}
 	for want, breakIt := range map[string]func(f *Facts, c *Config){
