@@ -194,25 +194,26 @@ counter() { echo "cat /sys/class/infiniband/rxe0/ports/1/hw_counters/$1"; }
 
 more() { is "$1: more than $2" yes "$([[ ${3:-0} -gt ${2:-0} ]] && echo yes || echo "${3:-nothing}")"; }
 
-# strangers lets blue's guest try to reach red: by its address, with red's MAC, with red's VLAN.
+# strangers lets blue's guest try to reach red, on the same host and on the other: by an address of red's subnet, by
+# frames that it tags itself, with red's MAC. Nobody of red may hear a word: no neighbour is learnt from it.
 strangers() {
-	local red before
-	red=$(address_of red-b)
-	before=$(guest red-b 20 "$(rx_packets)")
-	guest blue-a 60 "ip address add 10.20.0.200/24 dev rdma0; busybox ping -c 3 -W 1 $red" >"$out/stranger.address" 2>&1
-	is "blue-a reaches red-b by an address of red's subnet" "0 packets received" "$(answers address)"
-	guest blue-a 60 "ip link add link rdma0 name v120 type vlan id 120; ip link set v120 up; ip address add 10.20.0.201/24 dev v120; ip route replace $red dev v120; busybox ping -c 3 -W 1 $red" >"$out/stranger.vlan" 2>&1
-	is "blue-a reaches red-b by frames that it tags with red's VLAN" "0 packets received" "$(answers vlan)"
-	guest blue-a 60 "ip link add link rdma0 name spoof address $(field vm/red-a '.status.vfs[0].mac') type macvlan mode private; ip link set spoof up; ip address add 10.20.0.202/24 dev spoof; ip route replace $red dev spoof; busybox ping -c 3 -W 1 $red" >"$out/stranger.mac" 2>&1
-	is "blue-a reaches red-b with red-a's MAC" "0 packets received" "$(answers mac)"
-	guest blue-a 60 'ip link set rdma0 address 02:00:00:00:66:66' >"$out/stranger.own" 2>&1
-	is "blue-a gives its VF another MAC" "$(field vm/blue-a '.status.vfs[0].mac')" "$(kernel host-a vf_mac "$(field vm/blue-a '.status.vfs[0].index')")"
-	is "frames that came to red-b meanwhile" "$before" "$(guest red-b 20 "$(rx_packets)")"
-	guest blue-a 60 "ip link del v120; ip link del spoof; ip address del 10.20.0.200/24 dev rdma0" >/dev/null 2>&1
+	local vm
+	reach address '' 10.20.0.200
+	reach vlan 'ip link add link rdma0 name out type vlan id 120; ip link set out up' 10.20.0.201
+	reach mac "ip link add link rdma0 name out address $(field vm/red-a '.status.vfs[0].mac') type macvlan mode private; ip link set out up" 10.20.0.202
+	guest blue-a 60 'ip link set rdma0 down; ip link set rdma0 address 02:00:00:00:66:66; ip link set rdma0 up' >"$out/stranger.own" 2>&1
+	is "blue-a: its VF's MAC after it tried to change it" "$(field vm/blue-a '.status.vfs[0].mac')" "$(kernel host-a vf_mac "$(field vm/blue-a '.status.vfs[0].index')")"
+	for vm in red-a red-b; do
+		is "$vm: strangers among its neighbours" 0 "$(guest "$vm" 30 "ip neigh show dev rdma0 | grep -c '10[.]20[.]0[.]20[012].*lladdr'")"
+	done
+	guest blue-a 30 "ip address replace $(address_of blue-a)/24 dev rdma0" >/dev/null 2>&1
 }
 
-answers() { grep -oE '[0-9]+ packets received' "$out/stranger.$1"; }
-rx_packets() { echo 'cat /sys/class/net/rdma0/statistics/rx_packets'; }
+# reach NAME PREPARATION ADDRESS pings red's VMs from blue-a by interface out, or rdma0 if there is none.
+reach() {
+	guest blue-a 60 "${2:-true}; out=out; [ -e /sys/class/net/out ] || out=rdma0; ip address add $3/24 dev \$out; for red in $(address_of red-a) $(address_of red-b); do ip route replace \$red dev \$out src $3; busybox ping -c 2 -W 1 \$red; done; ip link del out; ip address del $3/24 dev rdma0" >"$out/stranger.$1" 2>&1
+	is "blue-a's pings of red as a stranger by its $1: answers" "0 0" "$(sed -nE 's/.* ([0-9]+) packets received.*/\1/p' "$out/stranger.$1" | paste -sd' ')"
+}
 
 # frames reads what went over the cables.
 frames() {
@@ -227,8 +228,10 @@ frames() {
 	for mac in "$(field vm/blue-a '.status.vfs[0].mac')" "$(field vm/blue-b '.status.vfs[0].mac')"; do
 		is "frames of blue's $mac in red's VLAN" 0 "$(roce "vlan 120 and ether src $mac")"
 	done
-	is "frames in red's VLAN with an address that blue made up" 0 "$(roce 'vlan 120 and ether src 02:00:00:00:66:66')"
-	is "frames with two tags in red's VLAN" 0 "$(roce 'vlan 120 and vlan')"
+	more "frames in which blue asks for red's addresses, in blue's own VLAN" 0 "$(roce 'vlan 130 and (arp or vlan) and not net 10.30.0.0/24')"
+	is "frames in red's VLAN with an address that blue took" 0 "$(roce 'vlan 120 and (ether src 02:00:00:00:66:66 or src host 10.20.0.200 or src host 10.20.0.201 or src host 10.20.0.202)')"
+	is "frames in red's VLAN with a second tag" 0 "$(roce 'vlan 120 and vlan')"
+	frames_of a 'vlan 130 and not udp' | sed -E 's/^[0-9:.]+ //; s/, length [0-9]+//g; s/, ethertype [^:]*:/:/' | sort | uniq -c | sort -rn >>"$out/frames"
 }
 
 # agents_die kills both agents with SIGKILL while a transfer runs: neither VMs nor VFs may notice.
