@@ -79,27 +79,17 @@ func (f *Finding) want(expected string, fix ...string) {
 
 // Check judges the facts, in the order in which things are to be mended.
 func Check(f Facts, c Config) []Finding {
-	b := &book{conf: c}
-	b.nics(f)
-	for _, p := range f.PFs {
-		b.physical(p)
-		b.sriov(f, p)
-		b.eswitch(p)
-		b.firmware(f, p)
-		b.place(p)
-		b.lossless(p)
-	}
-	b.kernel(f)
-	b.iommu(f)
-	b.memory(f)
-	b.network(f)
-	for _, d := range f.RDMA {
-		b.device(f, d)
-	}
-	for _, u := range f.Unseen {
-		b.add(Unknown, "host.unseen", "", u).want("", "run it as root, or look at the cause")
-	}
-	return b.list
+	return CheckEach(f, func(PF) Expect { return Expect{Config: c} })
+}
+
+// each checks all that belongs to a port.
+func (b *book) each(f Facts, p PF) {
+	b.physical(p)
+	b.sriov(f, p)
+	b.eswitch(p)
+	b.firmware(f, p)
+	b.place(p)
+	b.lossless(p)
 }
 
 // Modules are what a host needs; rdma_ucm and the vfio ones can be loaded at any time.

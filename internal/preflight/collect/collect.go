@@ -20,6 +20,7 @@ import (
 	"github.com/verbena-cloud/verbena/internal/pci"
 	"github.com/verbena-cloud/verbena/internal/preflight"
 	"github.com/verbena-cloud/verbena/internal/rdma"
+	"github.com/verbena-cloud/verbena/internal/roce"
 	"github.com/verbena-cloud/verbena/internal/sysfs"
 )
 
@@ -38,7 +39,9 @@ type Host struct {
 	// Memlock is this process's limit.
 	Memlock  preflight.Limit
 	Priority int // of RoCE, for what is told by priority
-	AsRoot   bool
+	// PriorityOf is the priority on one port, where ports differ; nil = Priority.
+	PriorityOf func(roce.PCIAddr) int
+	AsRoot     bool
 }
 
 // fileMax bounds what is read of one file in /proc or /lib/modules.

@@ -87,7 +87,11 @@ func (c *collector) netdev(p *preflight.PF, link string) {
 		c.unseen("addresses of "+link, err)
 	}
 	c.dcb(p, link)
-	at := dir + "/ecn/roce_%/enable/" + strconv.Itoa(c.Priority)
+	priority := c.Priority
+	if c.PriorityOf != nil {
+		priority = c.PriorityOf(p.Address)
+	}
+	at := dir + "/ecn/roce_%/enable/" + strconv.Itoa(priority)
 	np, rp := c.text(strings.Replace(at, "%", "np", 1)), c.text(strings.Replace(at, "%", "rp", 1))
 	if np != "" && rp != "" {
 		p.ECN = new(np == "1" && rp == "1")
