@@ -50,6 +50,7 @@ type HostStatus struct {
 	Used       []CellUse   `json:"used,omitempty" doc:"What the ledger has given to VMs"`
 	VMs        int         `json:"vms"`
 	Conditions []Condition `json:"conditions,omitempty"`
+	Preflight  *Preflight  `json:"preflight,omitempty" doc:"Whether the host can give VMs RDMA, as its agent found; none = it never told"`
 }
 
 // CellUse is what VMs hold of a NUMA node.
@@ -203,6 +204,20 @@ type FabricSpec struct {
 	CNPDSCP  *int     `json:"cnpDSCP,omitempty" minimum:"0" maximum:"63" doc:"DSCP of congestion notification packets; default 48"`
 	NICQoS   string   `json:"nicQoS,omitempty" enum:"observe,apply" doc:"apply: agents set PFC, DSCP priorities and CNP DSCP on the fabric's NIC ports; observe: they only tell what differs. Default observe"`
 	VLANPool []string `json:"vlanPool" doc:"VLAN ids and ranges for tenant networks" example:"[\"100-199\"]"`
+	// Firmware is what the site has tried.
+	Firmware []FirmwarePair `json:"nicFirmware,omitempty" doc:"Which firmware goes with which driver on the fabric's NIC ports; preflight judges hosts by it. Empty = not checked"`
+}
+
+// FirmwarePair is one line of a site's matrix. Empty fields match anything.
+type FirmwarePair struct {
+	Driver      string   `json:"driver" example:"mlx5_core"`
+	Board       string   `json:"board,omitempty" doc:"PSID or board id" example:"MT_0000000359"`
+	Kernel      string   `json:"kernel,omitempty" doc:"Release of the host's kernel, or its beginning" example:"6.12"`
+	MinFirmware string   `json:"minFirmware,omitempty" example:"22.31.1014"`
+	MaxFirmware string   `json:"maxFirmware,omitempty"`
+	MinVersion  string   `json:"minVersion,omitempty" doc:"Of a driver from outside the kernel"`
+	Bad         []string `json:"bad,omitempty" doc:"Firmware versions known as broken"`
+	Why         string   `json:"why,omitempty" doc:"What people read with a finding"`
 }
 
 // FabricStatus is derived.

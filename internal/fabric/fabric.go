@@ -77,12 +77,42 @@ func resolve(f *fault.Faults, o *api.Fabric) Resolved {
 	default:
 		f.Add("spec.nicQoS", "%s is unknown; use observe or apply", object.Quote(s.NICQoS))
 	}
+	firmware(f, s.Firmware)
 	r.Pool, err = ParsePool(s.VLANPool)
 	f.Check("spec.vlanPool", err)
 	if err == nil && len(r.Pool) == 0 {
 		f.Add("spec.vlanPool", "a fabric needs VLAN ids for its tenant networks, for example [\"100-199\"]")
 	}
 	return r
+}
+
+// Bounds of a fabric's matrix of firmware and drivers.
+const (
+	maxPairs = 64
+	maxBad   = 32
+	maxText  = 128
+)
+
+func firmware(f *fault.Faults, pairs []api.FirmwarePair) {
+	if len(pairs) > maxPairs {
+		f.Add("spec.nicFirmware", "%d pairs are too many; at most %d may be", len(pairs), maxPairs)
+		return
+	}
+	for i, p := range pairs {
+		path := "spec.nicFirmware[" + strconv.Itoa(i) + "]"
+		if p.Driver == "" {
+			f.Add(path+".driver", "a driver's name is needed, such as mlx5_core")
+		}
+		if len(p.Bad) > maxBad {
+			f.Add(path+".bad", "%d versions are too many; at most %d may be", len(p.Bad), maxBad)
+			continue
+		}
+		for _, text := range append([]string{p.Driver, p.Board, p.Kernel, p.MinFirmware, p.MaxFirmware, p.MinVersion, p.Why}, p.Bad...) {
+			if len(text) > maxText {
+				f.Add(path, "a text of %d bytes is too long; at most %d may be", len(text), maxText)
+			}
+		}
+	}
 }
 
 func number(f *fault.Faults, path string, v *int, limit int, out *int) {

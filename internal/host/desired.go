@@ -33,6 +33,9 @@ func Desired(tx store.Tx, name string) (*wire.Desired, error) {
 		}
 		d.PFs = append(d.PFs, wire.PF{Match: p.Match, Fabric: p.Fabric, VFs: p.VFs, AllowManagement: p.AllowManagement, AllowBond: p.AllowBond, QoS: q})
 	}
+	if d.Preflight, err = expected(tx, o.Spec.PFs); err != nil {
+		return nil, err
+	}
 	images := map[string]bool{}
 	for e := range tx.Scan(object.ClaimPrefix(name), "") {
 		c, err := store.Peek[sched.Claim](e)

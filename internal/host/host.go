@@ -191,7 +191,7 @@ func Fill(tx store.Tx, o *api.Host) error {
 	if o.Status.Inventory == nil {
 		o.Status.State = api.HostJoining
 	}
-	return nil
+	return Outdated(tx, o)
 }
 
 // load returns the shared ledger entry of a host, an empty one if there is none yet.

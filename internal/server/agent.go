@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -122,8 +123,14 @@ func (s *Server) agentRoutes() []route {
 	}
 }
 
-func (s *Server) beat(ctx context.Context, _ *struct{}) (*struct{}, error) {
-	s.ident.live.beat(callFrom(ctx).Host, false, s.now())
+type beatIn struct {
+	Checked string `header:"Verbena-Checked" maxLength:"20" doc:"Seconds since the agent looked last whether its host can give VMs RDMA"`
+}
+
+func (s *Server) beat(ctx context.Context, in *beatIn) (*struct{}, error) {
+	c := callFrom(ctx)
+	s.ident.live.beat(c.Host, false, s.now())
+	s.takeChecked(c.Host, in.Checked)
 	return nil, nil //nolint:nilnil // huma's form of an empty answer
 }
 
@@ -155,6 +162,9 @@ func (s *Server) agentStatus(ctx context.Context, in *statusIn) (*ackOut, error)
 			len(ack.Ignored), c.Host, first))
 	}
 	s.ident.live.beat(c.Host, st.Inventory != nil, s.now())
+	if st.Checked != nil {
+		s.takeChecked(c.Host, strconv.FormatInt(*st.Checked, 10))
+	}
 	return &ackOut{Body: ack}, nil
 }
 
@@ -181,6 +191,12 @@ func (s *Server) takeStatus(tx store.Tx, c *call, st *wire.Status, ack *wire.Ack
 		if _, err := host.Observed(tx, c.Host, st.Inventory, by.Now); err != nil {
 			return err
 		}
+	}
+	if _, err := host.Checked(tx, c.Host, st.Preflight, by.Now); err != nil {
+		if !refusedOnly(err) {
+			return err
+		}
+		ack.Ignored = append(ack.Ignored, "preflight: "+clean(fault.Text(err)))
 	}
 	// Events first: the last of a VM comes with the proof that releases it.
 	for _, e := range st.Events {

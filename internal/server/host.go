@@ -14,7 +14,7 @@ import (
 // the agent does the rest.
 func (s *Server) hostRoutes() []route {
 	k := s.hostKind()
-	return append(k.routes(),
+	return append(append(k.routes(), s.preflightRoutes(k)...),
 		handle(k.route(route{id: "plan", method: http.MethodPost, path: "/v1/hosts/{name}/plan", perm: auth.HostRead,
 			summary: "What its agent would do to commission NICs, and what is refused; changes nothing"}), s.planHost(k)))
 }

@@ -43,6 +43,7 @@ type pulse struct {
 	// ignored is the first report of the host's last post that was not taken: it is audited when it
 	// changes, not on every post.
 	ignored string
+	looked  time.Time // when the agent last looked whether the host can give VMs RDMA; zero = not told
 }
 
 // turn is a change of a host's state.
@@ -86,6 +87,13 @@ func (l *liveness) beat(host string, inventory bool, now time.Time) {
 	p := l.of(host)
 	p.seen = now
 	p.inventoried = p.inventoried || inventory
+}
+
+// look notes when the host's agent looked last whether the host can give VMs RDMA.
+func (l *liveness) look(host string, at time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.of(host).looked = at
 }
 
 // refused notes what of a host's post was not taken (empty = nothing), and reports whether that is news.
@@ -137,14 +145,14 @@ func (l *liveness) lost(host string, now time.Time) (lost bool, seen time.Time) 
 	return !now.Before(l.start.Add(hostTTL)), seen
 }
 
-// seen is the host's last sign of life, zero if there was none.
-func (l *liveness) seen(host string) time.Time {
+// seen is the host's last sign of life and its agent's last look, zero if there was none.
+func (l *liveness) seen(host string) (sign, looked time.Time) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
 	if p := l.hosts[host]; p != nil {
-		return p.seen
+		return p.seen, p.looked
 	}
-	return time.Time{}
+	return time.Time{}, time.Time{}
 }
 
 // turns returns whose state has changed since it was last told.
@@ -245,9 +253,14 @@ func since(seen time.Time) string {
 // shadeHost fills in a host's live state, which is not stored.
 func (s *Server) shadeHost(h *api.Host) {
 	now := s.now()
-	if seen := s.ident.live.seen(h.Name); !seen.IsZero() {
-		seen = seen.UTC()
-		h.Status.Seen = &seen
+	seen, looked := s.ident.live.seen(h.Name)
+	if !seen.IsZero() {
+		h.Status.Seen = new(seen.UTC())
+	}
+	if h.Status.Preflight != nil && !looked.IsZero() {
+		p := *h.Status.Preflight // what is stored is shared
+		p.Checked = new(looked.UTC())
+		h.Status.Preflight = &p
 	}
 	switch {
 	case s.ident.live.alive(h.Name, now):

@@ -4,7 +4,7 @@
 //
 // Transport: GET /v1/agent/desired is a server-sent event stream over mTLS (event "desired", id =
 // revision; comment lines keep it alive); POST /v1/agent/status; POST /v1/agent/beat (no body, no durable
-// write). An agent may only read and write what its certificate's host name owns.
+// write). A beat tells in a header how long ago the agent looked whether the host can give VMs RDMA. An agent may only read and write what its certificate's host name owns.
 package wire
 
 import (
@@ -22,6 +22,9 @@ const (
 	PathBeat    = "/v1/agent/beat"
 )
 
+// HeaderChecked is the header of a beat with the seconds since the last preflight.
+const HeaderChecked = "Verbena-Checked"
+
 // Desired is what one host should be, completely.
 type Desired struct {
 	Host     string  `json:"host"`
@@ -30,6 +33,24 @@ type Desired struct {
 	PFs      []PF    `json:"pfs"`
 	VMs      []VM    `json:"vms"`
 	Images   []Image `json:"images,omitempty"`
+	// Preflight is what is expected of the host; nil from a server that does not tell.
+	Preflight *Preflight `json:"preflight,omitempty"`
+}
+
+// Preflight is what preflight judges a host by. The digest, also of which ports serve which fabric, tells one
+// expectation from the next.
+type Preflight struct {
+	Digest  string   `json:"digest"`
+	Fabrics []Expect `json:"fabrics,omitempty"`
+}
+
+// Expect is what a fabric expects of the ports that serve it.
+type Expect struct {
+	Fabric   string             `json:"fabric"`
+	Priority int                `json:"priority"`
+	DSCP     int                `json:"dscp"`
+	MTU      int                `json:"mtu"` // RoCE payload bytes
+	Firmware []api.FirmwarePair `json:"firmware,omitempty"`
 }
 
 // PF is a physical function to commission. Those not named are left alone.
@@ -137,6 +158,9 @@ type Status struct {
 	Inventory *api.Inventory `json:"inventory,omitempty"`
 	VMs       []VMStatus     `json:"vms"`
 	Events    []Event        `json:"events,omitempty"`
+	// Preflight is sent like Inventory. Checked is how many seconds ago the agent looked last, nil for never.
+	Preflight *api.Preflight `json:"preflight,omitempty"`
+	Checked   *int64         `json:"checked,omitempty"`
 }
 
 // VMStatus is one VM on this host.
