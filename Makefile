@@ -8,7 +8,7 @@ BIN      = bin/verbena
 GUEST    = bin/verbena-guest
 GOLANGCI = v2.15.0
 
-.PHONY: help build demo test test-fast race bench lint lint-shell cover fuzz smoke-lab setup setup-test openapi clean
+.PHONY: help build demo test test-fast bench lint fuzz smoke-lab lab lab-test setup setup-test openapi clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -47,6 +47,12 @@ openapi: ## rewrite api/openapi.json from the code
 
 smoke-lab: build ## the main job on one emulated hypervisor with a real kernel (QEMU, no KVM needed)
 	lab/smoke.sh
+
+lab: build ## a rack of two emulated hypervisors and a switch that stays up until Ctrl-C
+	lab/lab.sh up
+
+lab-test: build ## the acceptance story on that rack: RDMA between VMs, isolation, crashes, a reboot (LANES="fast full")
+	VERBENA_LAB_LANES="$(or $(LANES),fast full)" lab/lab.sh test
 
 clean: ## remove build output
 	rm -rf bin

@@ -109,6 +109,8 @@ ssh_config() {
 			GlobalKnownHostsFile /dev/null
 			LogLevel ERROR
 			ConnectTimeout 20
+			ServerAliveInterval 20
+			ServerAliveCountMax 6
 			ControlMaster auto
 			ControlPath $out/%n.ssh
 			ControlPersist 60
@@ -137,24 +139,36 @@ await() {
 	done
 }
 
+# stay gives people a cloud that is ready: both hosts joined, their VFs commissioned, two tenants with a network each.
 stay() {
+	local host
 	login
+	verbena apply -f "$here/manifests/rack/platform.yaml" >&2
+	for host in host-a host-b; do enroll "$host"; done
 	cat <<-TEXT
 
 		The rack is up. In another shell:
 
+		  export VERBENA_CONFIG=$out/config PATH=$(realpath "$here/../bin"):\$PATH
+		  verbena get hosts                       # the server on the switch, as admin
+		  sed s/IMAGE/guest/ $here/manifests/rack/red-a.yaml | verbena apply -f -
+		  verbena get vm/red-a --tenant red -o wide
 		  ssh -F $out/ssh_config host-a          # or host-b, switch
-		  export VERBENA_CONFIG=$out/config
-		  $(realpath "$binary") get hosts         # the server on the switch, as admin
-		  $(realpath "$binary") apply -f $here/manifests/rack/platform.yaml
-		  ssh -F $out/ssh_config host-a virsh console VM     # a VM's console; ^] leaves it
+		  ssh -tF $out/ssh_config host-a virsh console red.red-a     # a VM's console; stty echo shows what you type, ^] leaves
 
-		Agents start on the hosts once they have a join token:
-		  $here/lab.sh is what makes one: see join in accept.sh
+		VMs: red-a, red-b, blue-a, blue-b, in lab/manifests/rack; an emulated guest takes one to four minutes to boot.
 		Frames on the hosts' RoCE cables: $out/host-a.pcap, $out/host-b.pcap
 		Ctrl-C ends all machines.
 	TEXT
 	wait "${pids[@]}"
+}
+
+verbena() { "$binary" "$@"; }
+
+# enroll HOST starts the agent of a host with a join token.
+enroll() {
+	verbena host join-token "$1" 2>>"$out/cli.log" | ssh -F "$out/ssh_config" "$1" 'umask 077; cat >/var/lib/verbena/join-token'
+	on "$1" /mnt/rack.sh start_agent
 }
 
 login() {
