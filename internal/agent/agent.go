@@ -18,6 +18,8 @@ import (
 	"github.com/verbena-cloud/verbena/internal/fault"
 	"github.com/verbena-cloud/verbena/internal/hyper"
 	"github.com/verbena-cloud/verbena/internal/loop"
+	"github.com/verbena-cloud/verbena/internal/preflight"
+	"github.com/verbena-cloud/verbena/internal/roce"
 	"github.com/verbena-cloud/verbena/internal/rtnl"
 	"github.com/verbena-cloud/verbena/internal/sriov"
 	"github.com/verbena-cloud/verbena/internal/sysfs"
@@ -40,6 +42,7 @@ type Config struct {
 	WriteDeadline  time.Duration // for one sysfs write; 2 min, since drivers take that long
 	AppearDeadline time.Duration // for VFs to show after their creation; 30 s
 	Grace          time.Duration // for a guest to shut down before its power is cut; 60 s
+	Check          time.Duration // between looks whether the host can give VMs RDMA, while nothing changes; 10 min
 }
 
 func (c Config) defaults() Config {
@@ -47,7 +50,7 @@ func (c Config) defaults() Config {
 		v *time.Duration
 		d time.Duration
 	}{{&c.Beat, 5 * time.Second}, {&c.Full, 5 * time.Minute}, {&c.Settle, 200 * time.Millisecond},
-		{&c.WriteDeadline, 2 * time.Minute}, {&c.AppearDeadline, 30 * time.Second}, {&c.Grace, time.Minute}} {
+		{&c.WriteDeadline, 2 * time.Minute}, {&c.AppearDeadline, 30 * time.Second}, {&c.Grace, time.Minute}, {&c.Check, 10 * time.Minute}} {
 		if *d.v <= 0 {
 			*d.v = d.d
 		}
@@ -56,11 +59,12 @@ func (c Config) defaults() Config {
 }
 
 // Upstream is the server as the agent sees it. Desired calls f for each desired state until the stream
-// breaks or ctx ends; Post and Beat are one request each.
+// breaks or ctx ends; Post and Beat are one request each. A beat says how long ago the host was looked over, less
+// than 0 for never.
 type Upstream interface {
 	Desired(ctx context.Context, f func(*wire.Desired)) error
 	Post(ctx context.Context, s wire.Status) (wire.Ack, error)
-	Beat(ctx context.Context) error
+	Beat(ctx context.Context, looked time.Duration) error
 }
 
 // Disk makes and removes the files that a domain needs. All calls are idempotent; name is unique for a
@@ -84,6 +88,9 @@ type Deps struct {
 	Autostart hyper.Autostarter
 	// DCB reads and sets the NIC ports' priorities; nil = they are left alone and not told of.
 	DCB dcb.Links
+	// Preflight looks at all that RDMA of VMs stands on; ports may have priorities of RoCE of their own. nil =
+	// the host is not judged.
+	Preflight func(ctx context.Context, priority func(roce.PCIAddr) int) preflight.Facts
 	// Stats tells what VFs send and receive; nil = not here.
 	Stats rtnl.StatsReader
 
@@ -162,6 +169,7 @@ type Agent struct {
 	loop    *loop.Loop[key]
 	hv      hypervisor
 	guests  *guests
+	checks  checks
 	link    *link // nil with another Upstream
 	events  *events
 	boot    string // this boot's id
@@ -194,7 +202,7 @@ func New(cfg Config, deps Deps) (*Agent, error) {
 	}
 	a := &Agent{cfg: cfg, d: deps, log: deps.Log, kernel: newKernel(deps.Tree, deps.Links),
 		events: &events{now: deps.Now}, caps: map[string]capability{}, ports: map[string]*portQoS{}, refused: map[string]refusals{}, pfs: map[string]*pfMemo{}, vms: map[string]*vmMemo{},
-		dirty: make(chan struct{}, 1)}
+		dirty: make(chan struct{}, 1), checks: checks{due: make(chan struct{}, 1)}}
 	if err := a.connect(); err != nil {
 		return nil, err
 	}

@@ -42,6 +42,9 @@ func (a *Agent) take(d *wire.Desired) error {
 		a.mu.Unlock()
 		return nil // from a replica that is behind
 	}
+	if expectation(a.desired) != expectation(d) {
+		nudge(a.checks.due)
+	}
 	a.desired, a.fresh = d, true
 	a.mu.Unlock()
 	a.wakeHost()

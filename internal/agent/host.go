@@ -54,6 +54,7 @@ func (a *Agent) reconcileHost(ctx context.Context) (time.Duration, error) {
 	for _, uid := range a.drifted(snap) {
 		a.loop.Remind(key{kindVM, uid})
 	}
+	a.checks.seen(snap)
 	a.changed()
 	if slices.ContainsFunc(snap.functions, func(f function) bool { return f.err != nil }) {
 		return min(a.cfg.Full, unreadAgain), nil

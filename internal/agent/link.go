@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -203,11 +204,20 @@ func (l *link) Post(ctx context.Context, s wire.Status) (wire.Ack, error) {
 	return ack, err
 }
 
-// Beat says that the agent lives.
-func (l *link) Beat(ctx context.Context) error { return l.send(ctx, wire.PathBeat, nil, nil) }
+// Beat says that the agent lives, and how long ago it looked the host over.
+func (l *link) Beat(ctx context.Context, looked time.Duration) error {
+	if looked < 0 {
+		return l.send(ctx, wire.PathBeat, nil, nil)
+	}
+	return l.sendWith(ctx, wire.PathBeat, http.Header{wire.HeaderChecked: {strconv.FormatInt(int64(looked/time.Second), 10)}}, nil, nil)
+}
 
 // send posts a body and reads the answer into out, both JSON and both optional.
 func (l *link) send(ctx context.Context, path string, in, out any) error {
+	return l.sendWith(ctx, path, http.Header{}, in, out)
+}
+
+func (l *link) sendWith(ctx context.Context, path string, header http.Header, in, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	var body io.Reader
@@ -222,6 +232,7 @@ func (l *link) send(ctx context.Context, path string, in, out any) error {
 	if err != nil {
 		return err
 	}
+	req.Header = header
 	if in != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}

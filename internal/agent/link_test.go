@@ -168,7 +168,7 @@ func TestJoinThenWork(t *testing.T) {
 	if err != nil || len(ack.Ignored) != 1 || len(s.posts) != 1 {
 		t.Errorf("post: %+v, %v", ack, err)
 	}
-	if err := l.Beat(t.Context()); err != nil || s.beats != 1 {
+	if err := l.Beat(t.Context(), 0); err != nil || s.beats != 1 {
 		t.Errorf("beat: %v", err)
 	}
 	if len(s.cn) == 0 || s.cn[0] != "h1" {
@@ -181,7 +181,7 @@ func TestJoinThenWork(t *testing.T) {
 	if err := l.renew(t.Context(), time.Now()); err != nil || id.p.Cert == old {
 		t.Errorf("renew: %v", err)
 	}
-	if err := l.Beat(t.Context()); err != nil {
+	if err := l.Beat(t.Context(), -1); err != nil {
 		t.Errorf("with the renewed certificate: %v", err)
 	}
 }

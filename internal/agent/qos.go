@@ -217,6 +217,7 @@ func (a *Agent) quality(ctx context.Context, f *function, want *wire.PF) error {
 	p, _ := a.qosPlan(f, want)
 	err = a.setQoS(ctx, f, p.Steps)
 	a.readQoS(ctx, f, lldp)
+	nudge(a.checks.due)
 	if err != nil && !final(err) {
 		return fmt.Errorf("set up the port of PF %s: %w", f.Key, err)
 	}

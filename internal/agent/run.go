@@ -25,7 +25,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		}
 	}
 	var wg sync.WaitGroup
-	for _, f := range []func(context.Context){a.loop.Run, a.watchKernel, a.watchHypervisor, a.guests.run} {
+	for _, f := range []func(context.Context){a.loop.Run, a.watchKernel, a.watchHypervisor, a.guests.run, a.lookOver} {
 		wg.Go(func() { f(ctx) })
 	}
 	a.wakeHost()
@@ -183,11 +183,14 @@ func (a *Agent) postOnce(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if now == last && len(s.Events) == 0 {
+		return nil
+	}
 	if now.inventory == last.inventory {
 		s.Inventory = nil
-		if now.core == last.core && len(s.Events) == 0 {
-			return nil
-		}
+	}
+	if now.preflight == last.preflight {
+		s.Preflight = nil
 	}
 	ack, err := a.d.Upstream.Post(ctx, s)
 	if err != nil {
@@ -209,7 +212,7 @@ func (a *Agent) postOnce(ctx context.Context) error {
 }
 
 // accepted tells by hashes what the server knows.
-type accepted struct{ core, inventory string }
+type accepted struct{ core, inventory, preflight string }
 
 // status gathers what the server should know.
 func (a *Agent) status() (s wire.Status, now accepted, err error) {
@@ -223,8 +226,24 @@ func (a *Agent) status() (s wire.Status, now accepted, err error) {
 		return s, now, err
 	}
 	s.Inventory, s.Events = a.inventory(), a.events.peek()
-	now.inventory, err = hashOf(s.Inventory)
+	if now.inventory, err = hashOf(s.Inventory); err != nil {
+		return s, now, err
+	}
+	s.Preflight, _ = a.checks.last()
+	if ago := a.sinceLook(); ago >= 0 {
+		s.Checked = new(int64(ago / time.Second))
+	}
+	now.preflight, err = hashOf(s.Preflight)
 	return s, now, err
+}
+
+// sinceLook is how long ago the host was looked over, less than 0 for never.
+func (a *Agent) sinceLook() time.Duration {
+	_, at := a.checks.last()
+	if at.IsZero() {
+		return -1
+	}
+	return max(a.d.Now().Sub(at), 0)
 }
 
 func (a *Agent) vmStatus() []wire.VMStatus {
@@ -261,7 +280,7 @@ func (a *Agent) beat(ctx context.Context) {
 		case <-tick.C:
 		}
 		once, cancel := context.WithTimeout(ctx, a.cfg.Beat)
-		err := a.d.Upstream.Beat(once)
+		err := a.d.Upstream.Beat(once, a.sinceLook())
 		cancel()
 		if err != nil && ctx.Err() == nil && !errors.Is(err, context.DeadlineExceeded) && !fault.Is(err, fault.Unavailable) {
 			a.log.Warn("beat", "err", err)

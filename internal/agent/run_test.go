@@ -21,6 +21,7 @@ type simServer struct {
 	now    *wire.Desired
 	posts  []wire.Status
 	beats  int
+	looked time.Duration // as the last beat says
 	opened int
 	down   bool
 }
@@ -81,10 +82,11 @@ func (s *simServer) Post(_ context.Context, st wire.Status) (wire.Ack, error) {
 	return wire.Ack{}, nil
 }
 
-func (s *simServer) Beat(context.Context) error {
+func (s *simServer) Beat(_ context.Context, looked time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.beats++
+	s.looked = looked
 	if s.down {
 		return fault.New(fault.Unavailable, "down")
 	}

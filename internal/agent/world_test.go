@@ -15,6 +15,8 @@ import (
 
 	"github.com/verbena-cloud/verbena/internal/hyper"
 	"github.com/verbena-cloud/verbena/internal/hyper/hypertest"
+	"github.com/verbena-cloud/verbena/internal/preflight"
+	"github.com/verbena-cloud/verbena/internal/roce"
 	"github.com/verbena-cloud/verbena/internal/sysfs/sysfstest"
 	"github.com/verbena-cloud/verbena/internal/wire"
 )
@@ -32,6 +34,7 @@ type world struct {
 	a      *Agent
 	up     Upstream
 	lldp   []string
+	look   func(context.Context, func(roce.PCIAddr) int) preflight.Facts
 	rev    int64
 }
 
@@ -72,8 +75,8 @@ func (w *world) deps() Deps {
 		Seed:    func(s wire.Seed, instance string) ([]byte, error) { return []byte(s.Hostname + instance), nil },
 		Holders: w.k.Holders, Modprobe: w.k.Modprobe, Proc: w.k.Proc, PermanentMAC: w.k.PermanentMAC,
 		DCB: w.k.Ports(), Autostart: w.hv.Driver(), Stats: w.k, LLDPAgents: func(context.Context) ([]string, error) { return w.lldp, nil },
-		Upstream: w.up,
-		Jitter:   func(d time.Duration) time.Duration { return d },
+		Upstream: w.up, Preflight: w.look,
+		Jitter: func(d time.Duration) time.Duration { return d },
 	}
 }
 
