@@ -146,10 +146,10 @@ vlan() { case $1 in red-*) echo 120 ;; *) echo 130 ;; esac }
 guests_up() {
 	local vm
 	for vm in "$1-a" "$1-b"; do
-		eventually 600 "$vm: the GID that its guest tells the host, by a port that is no network" "::ffff:$(address_of "$vm")" told_gid "$vm"
+		eventually 600 "$vm: the GID that its guest tells the host, by a port that is no network" "$(address_of "$vm")" told_gid "$vm"
 	done
 	for vm in "$1-a" "$1-b"; do
-		is "$vm: busy_poll, which the seed's tool set" 50 "$(guest "$vm" 60 'cat /proc/sys/net/core/busy_poll')"
+		eventually 120 "$vm: busy_poll, which the seed's tool sets" 50 guest "$vm" 60 'cat /proc/sys/net/core/busy_poll'
 		is "$vm: the guest has the MAC of the API" "$(field "vm/$vm" '.status.vfs[0].mac')" "$(guest "$vm" 20 'cat /sys/class/net/rdma0/address')"
 		is "$vm: the VF is on the guest's NUMA node of the plan" "$(field "vm/$vm" '.status.vfs[0].cell')" "$(guest "$vm" 20 'cat /sys/class/net/rdma0/device/numa_node')"
 		is "$vm: its RDMA device has a node GUID" yes "$(guest "$vm" 20 'grep -qv 0000:0000:0000:0000 /sys/class/infiniband/rxe0/node_guid && echo yes')"

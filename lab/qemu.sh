@@ -5,7 +5,7 @@
 # of the security modules only those that libvirt hosts use, and no module for what has no use here.
 # shellcheck disable=SC2034 # for those who source this
 readonly kernel_arguments="root=/dev/vda rw console=ttyS0 quiet panic=-1 intel_iommu=on iommu=pt\
- mitigations=off nokaslr audit=0 no_timer_check tsc=reliable fastboot rcupdate.rcu_expedited=1\
+ mitigations=off nokaslr no5lvl audit=0 no_timer_check tsc=reliable fastboot rcupdate.rcu_expedited=1\
  lsm=lockdown,capability,yama,apparmor systemd.show_status=0 systemd.unit=multi-user.target\
  modprobe.blacklist=pcspkr,iTCO_wdt,lpc_ich,qemu_fw_cfg,button,intel_agp,drm"
 

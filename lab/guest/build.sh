@@ -11,14 +11,16 @@ set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$1 disk=$2
 readonly modules=(
-	virtio_pci virtio_console ahci sr_mod isofs 8021q macvlan igbvf
-	crc32_generic ib_uverbs rdma_ucm rdma_rxe
+	virtio_pci virtio_console ahci sr_mod isofs igbvf crc32_generic ib_uverbs rdma_rxe
 )
+readonly on_demand=(8021q macvlan) # the kernel asks for these when somebody makes such an interface
 readonly programs=(
 	ip rdma ethtool
 	ibv_devinfo ibv_rc_pingpong ib_write_bw ib_write_lat rping
 )
-readonly arguments="console=ttyS0 quiet mitigations=off nokaslr tsc=reliable no_timer_check rcupdate.rcu_expedited=1 audit=0 random.trust_cpu=on panic=-1"
+# Emulated twice, code that runs for the first time costs most; so whatever can be left out is left out.
+readonly arguments="console=ttyS0 quiet mitigations=off nokaslr tsc=reliable no_timer_check rcupdate.rcu_expedited=1 audit=0 random.trust_cpu=on panic=-1\
+ lsm=capability psi=0 cgroup_disable=memory nowatchdog no5lvl cryptomgr.notests=1"
 
 main() {
 	local work version
@@ -67,17 +69,18 @@ libraries_of() {
 	rm -f "$root/tmp/$name"
 }
 
+# files_of prints a module's files in the order in which they load.
+files_of() { chroot "$root" /sbin/modprobe --show-depends -S "$version" "$1" 2>/dev/null | sed -n 's/^insmod \([^ ]*\).*/\1/p'; }
+
 copy_modules() {
 	local work=$1 version=$2 module file
-	for module in "${modules[@]}"; do
-		chroot "$root" /sbin/modprobe --show-depends -S "$version" "$module" 2>/dev/null | sed -n 's/^insmod \([^ ]*\).*/\1/p'
-	done | sort -u | while read -r file; do
+	for module in "${modules[@]}"; do files_of "$module"; done | awk '!seen[$0]++' | sed 's|^/usr||; s|[.]xz$||' >"$work/etc/modules"
+	for module in "${modules[@]}" "${on_demand[@]}"; do files_of "$module"; done | sort -u | while read -r file; do
 		file=${file#/usr}
 		mkdir -p "$work$(dirname "$file")"
 		cp "$root$file" "$work$file"
 	done
 	cp "$root/lib/modules/$version"/modules.{builtin,builtin.modinfo,order} "$work/lib/modules/$version/"
-	printf '%s\n' "${modules[@]}" >"$work/etc/modules"
 	find "$work" -name '*.ko.xz' -exec xz -d {} +
 	mkdir -p "$root/tmp/base/lib" # depmod is the root's and looks below a base folder
 	mv "$work/lib/modules" "$root/tmp/base/lib/modules"
